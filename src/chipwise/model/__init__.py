@@ -1,6 +1,7 @@
-"""Models: what they are, what they compute, and which are possible.
+"""Models: architectures, their operators and weights, and search spaces of them.
 
-``arch`` holds architectures as values, ``kinds`` one folder for each kind of model that is built, ``blocks`` what kinds
-share, ``walk`` the ways from an architecture to weights, operators, torch and ONNX. ``ops`` counts FLOPs and bytes,
-``published`` reads Hugging Face configs, ``space`` describes choices. Nothing here knows a chip.
+``arch`` holds architectures as values. ``kinds`` has one folder for each kind of model that chipwise builds; ``blocks``
+has the code that several kinds share. ``walk`` turns an architecture into weights, operators, a torch module or an ONNX
+graph. ``ops`` counts FLOPs and bytes, ``published`` reads Hugging Face configs, ``space`` describes search spaces.
+Nothing here depends on a chip.
 """

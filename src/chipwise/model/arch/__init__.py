@@ -1,1 +1,1 @@
-"""Architectures as values: layers, blocks, weight formats, and the files that state them."""
+"""Architectures as values: layers, blocks, weight formats, and the files that store them."""

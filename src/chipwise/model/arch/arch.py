@@ -1,7 +1,7 @@
 """ArchSpec: a whole model. Pure values; no torch, no costs.
 
 A model is a stem (a table of tokens, or patches of an image), layers that may all differ, a final norm and a head.
-Heads that predict several tokens ahead are no part of a model here.
+Extra heads for multi-token prediction are not modelled.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ AHead = TypeVar("AHead", bound=Head)
 
 
 def check_heads(d_model: int, heads: int, *, field: str = "heads") -> None:
-    """Checks that ``heads`` divide the width, where their size follows from it.
+    """Checks that ``heads`` divides ``d_model``; call it where the head size is ``d_model / heads``.
 
     Raises:
-        SpecError: They do not.
+        SpecError: ``heads`` does not divide ``d_model``.
     """
     if heads < 1:
         raise SpecError(f"must be at least 1, not {heads}", field=field)
@@ -40,10 +40,10 @@ def check_heads(d_model: int, heads: int, *, field: str = "heads") -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class ArchSpec(Trunk, Result, Stored):
-    """A transformer: a decoder, an encoder (attention that is not causal), or both. Layers may all differ.
+    """A transformer: a decoder, an encoder (non-causal attention), or both. Every layer may be different.
 
-    What it reads is its ``stem``'s to say (tokens, images, sound, items), what it makes its ``head``'s. Files hold it
-    as an :class:`~chipwise.model.arch.record.ArchRecord`.
+    The ``stem`` defines the input (tokens, images, sound, items), the ``head`` the output. Files store the model as an
+    :class:`~chipwise.model.arch.record.ArchRecord`.
     """
 
     STORED: ClassVar[type] = ArchRecord
@@ -51,10 +51,10 @@ class ArchSpec(Trunk, Result, Stored):
     stem: Stem
     head: Head = field(default_factory=LmHead)
     name: str = "model"
-    encoder: tuple[Layer, ...] = ()  # what ``cross`` attends to; norms and embedding as in the decoder
-    encoder_d_model: int = 0  # an encoder of another width has a token table of its own; 0 is d_model
-    encoder_stem: SoundStem | None = None  # what the encoder reads instead of tokens
-    towers: tuple[ArchSpec, ...] = ()  # what reads images or sound for the decoder; their heads make tokens
+    encoder: tuple[Layer, ...] = ()  # layers that ``cross`` attends to; norms and embedding as in the decoder
+    encoder_d_model: int = 0  # 0: d_model; an encoder of another width has its own token table
+    encoder_stem: SoundStem | None = None  # stem of an encoder that reads sound instead of tokens
+    towers: tuple[ArchSpec, ...] = ()  # encoders of images or sound; their heads make tokens for the decoder
 
     def __post_init__(self) -> None:
         Trunk.__post_init__(self)
@@ -86,27 +86,27 @@ class ArchSpec(Trunk, Result, Stored):
                 )
 
     def stem_as(self, kind: type[AStem]) -> AStem:
-        """The stem, which must be of ``kind``.
+        """The stem, checked to be a ``kind``.
 
         Raises:
-            Unsupported: It is another.
+            Unsupported: It is of another class.
         """
         if not isinstance(self.stem, kind):
             raise Unsupported(f"{self.name} has a {type(self.stem).__name__}, not a {kind.__name__}")
         return self.stem
 
     def head_as(self, kind: type[AHead]) -> AHead:
-        """The head, which must be of ``kind``.
+        """The head, checked to be a ``kind``.
 
         Raises:
-            Unsupported: It is another.
+            Unsupported: It is of another class.
         """
         if not isinstance(self.head, kind):
             raise Unsupported(f"{self.name} has a head of {type(self.head).__name__}, not of {kind.__name__}")
         return self.head
 
     def stored(self) -> ArchRecord:
-        """The model as files hold it."""
+        """The record of the model that files store."""
         kept = {each.name: getattr(self, each.name) for each in fields(Trunk)}
         beside = ("name", "encoder", "encoder_d_model", "encoder_stem")
         kept |= {name: getattr(self, name) for name in beside}
@@ -116,7 +116,7 @@ class ArchSpec(Trunk, Result, Stored):
 
     @classmethod
     def of_stored(cls, record: object) -> Self:
-        """The model of a file.
+        """The model that a stored record describes.
 
         Raises:
             SpecError: Its fields contradict each other, or describe no model.
@@ -145,61 +145,61 @@ class ArchSpec(Trunk, Result, Stored):
 
     @property
     def vocab_size(self) -> int:
-        """Rows of the table of tokens; 0 where no tokens are read."""
+        """Rows of the token table; 0 if the model reads no tokens."""
         return self.stem.vocab_size
 
     @property
     def tie_embeddings(self) -> bool:
-        """Whether the table of tokens, where there is one, is the only matrix over the vocabulary."""
+        """Whether the head reuses the token table. True also if the model has no matrix over a vocabulary."""
         return self.vocab_size > 0 and self.head.tied
 
     @property
     def reads_tokens(self) -> bool:
-        """Whether a request is a text of any length, of which more may be generated, and not one input of one size."""
+        """Whether a request is a text of any length (which may be continued), rather than one input of fixed size."""
         return self.vocab_size > 0
 
     @property
     def causal(self) -> bool:
-        """Whether the model generates: it reads tokens, and no layer of its (decoder's) stack looks ahead."""
+        """Whether the model can generate text: it reads tokens, and all (decoder) attention is causal."""
         return self.reads_tokens and all(
             layer.attention.causal for layer in self.layers if isinstance(layer.attention, Attention)
         )
 
     def without_towers(self) -> ArchSpec:
-        """The decoder alone, which reads text."""
+        """A copy without towers, which reads text only."""
         return replace(self, towers=()) if self.towers else self
 
     def of_width(self, d_model: int) -> ArchSpec:
-        """The model with another width, for which its towers make tokens."""
+        """A copy of width ``d_model``; its towers then make tokens of that width."""
         fitted = tuple(replace(tower, head=tower.head.of_token_width(d_model)) for tower in self.towers)
         return replace(self, d_model=d_model, towers=fitted)
 
     def of_vocabulary(self, rows: int) -> ArchSpec:
-        """The model with a table of ``rows`` tokens, where it has one."""
+        """A copy whose token table, if any, has ``rows`` rows."""
         return replace(self, stem=self.stem.of_vocabulary(rows))
 
     def with_tied(self, tied: bool) -> ArchSpec:
-        """The model with its table of tokens as the head's matrix, or with a matrix of its own there."""
+        """A copy whose head reuses the token table (tied) or has a separate matrix."""
         return replace(self, head=self.head.with_tied(tied))
 
     @property
     def image_tokens(self) -> int:
-        """Positions of an image in the layers; 0 where none is read."""
+        """Positions that one image takes in the layers; 0 if the model reads no images."""
         return self.stem.image_tokens
 
     @property
     def crosses(self) -> bool:
-        """Whether a question's words pass the layers alone, and see the image's tokens by cross-attention."""
+        """Whether only a question's words pass through the layers, and cross-attention reads the image's tokens."""
         return not self.encoder and any(layer.cross is not None for layer in self.layers)
 
     @property
     def request_tokens(self) -> int:
-        """Positions of one request that pass the layers; 0 where each request has a length of its own."""
+        """Positions per request in the layers; 0 if requests have no fixed length."""
         return self.stem.request_tokens - (self.image_tokens if self.crosses else 0)
 
     @property
     def outputs(self) -> int:
-        """Rows of the head's matrix: the vocabulary, the classes, or one for scores."""
+        """Rows of the head's matrix: vocabulary size, number of classes, or 1 for scores."""
         return self.head.output_rows(self.stem)
 
     @property
@@ -209,7 +209,7 @@ class ArchSpec(Trunk, Result, Stored):
 
     @property
     def encoder_tokens(self) -> int:
-        """Positions of one request that the encoder's own stem makes; 0 if it reads the prompt's tokens."""
+        """Encoder positions per request from the encoder's own stem; 0 if the encoder reads the prompt's tokens."""
         return 0 if self.encoder_stem is None else self.encoder_stem.request_tokens
 
     @property
@@ -218,10 +218,10 @@ class ArchSpec(Trunk, Result, Stored):
         return (self.encoder_stem or self.stem).seconds_heard
 
     def hearing(self, seconds: float) -> ArchSpec:
-        """The model with requests of ``seconds`` of sound.
+        """A copy whose requests have ``seconds`` of sound.
 
         Raises:
-            SpecError: It does not take audio, or not so long at once.
+            SpecError: The model does not take audio, or not so many seconds in one request.
         """
         if self.encoder_stem is not None:
             return replace(self, encoder_stem=self.encoder_stem.hearing(seconds))
@@ -236,11 +236,11 @@ class ArchSpec(Trunk, Result, Stored):
         return self.encoder_d_model or self.d_model
 
     def encoding(self) -> ArchSpec:
-        """The model with the encoder's width, as its encoder is computed."""
+        """A copy with the encoder's width, for computing the encoder."""
         return self if self.encoder_width == self.d_model else replace(self, d_model=self.encoder_width)
 
     def embedding_parameters(self) -> int:
-        """Parameters of the stem, the learned positions, and the head (an untied one is a table)."""
+        """Parameters of the stem, the learned positions, and the head (if it is not tied to the token table)."""
         ends = self.stem.parameters(self.d_model) + self.stem.layer_input_parameters(self)
         ends += self.head.parameters(self, self.stem)
         if self.positions == "learned":
@@ -268,11 +268,11 @@ class ArchSpec(Trunk, Result, Stored):
         ]
 
     def parameters(self) -> int:
-        """Trainable parameters, shared and tied ones counted once."""
+        """Trainable parameters; shared and tied ones are counted once."""
         return self._parameters(active=False)
 
     def active_parameters(self) -> int:
-        """Parameters without the experts that a token does not meet; tables count whole."""
+        """Parameters that one token uses (only its active experts); embedding tables count in full."""
         return self._parameters(active=True)
 
     def _parameters(self, *, active: bool) -> int:
@@ -285,7 +285,7 @@ class ArchSpec(Trunk, Result, Stored):
         return total + sum(tower.parameters() for tower in self.towers)
 
     def layer_parameters(self, layer: Layer, *, active: bool = False) -> int:
-        """Parameters of one layer with its norms; ``active`` leaves out the experts that a token does not meet."""
+        """Parameters of one layer with its norms; ``active`` leaves out experts that a token is not routed to."""
         total = layer.norms() * self.norm_parameters() * (2 if self.norm_place == "both" else 1)
         total += (layer.convs + layer.scale * len(tuple(layer.blocks()))) * self.d_model
         total += self.modulation_width(layer) * (self.d_model + 1)
@@ -294,26 +294,26 @@ class ArchSpec(Trunk, Result, Stored):
                 total += block.active_parameters(self.d_model)
             else:
                 total += block.parameters(self.d_model)
-        if layer.cross is not None:  # its keys and values are made from what the encoder gives
+        if layer.cross is not None:  # keys and values are projected from the encoder's output
             total += 2 * layer.cross.kv_width * (self.encoder_width - self.d_model)
         return total
 
     def modulation_width(self, layer: Layer) -> int:
-        """Values that shift, scale and gate the blocks of ``layer`` in a denoiser; 0 for other models."""
+        """Number of shift, scale and gate values for the blocks of ``layer`` in a denoiser; 0 for other models."""
         return self.head.modulation_width(self, layer)
 
     @property
     def passes(self) -> int:
-        """Passes that answer a request of one image: the steps of a denoiser, twice where it is guided, else 1."""
+        """Passes per request: a denoiser's steps (doubled if guided); 1 for other models."""
         return self.head.passes
 
     def as_trained(self) -> ArchSpec:
-        """The model without what its head has that does not affect training."""
+        """A copy whose head lacks the fields that do not affect training."""
         return replace(self, head=self.head.as_trained())
 
     @property
     def digest(self) -> str:
-        """Identity of the architecture; the name does not count."""
+        """Digest of the architecture, without its name."""
         fields = plain(self)
         del fields["name"]
         return digest(fields)

@@ -11,7 +11,7 @@ from chipwise.model.arch.feed_forward import FeedForward
 from chipwise.model.arch.layer import Layer
 from chipwise.model.arch.mixers import Attention
 
-_WORDS = {  # of fields whose values are too long for one line
+_WORDS = {  # descriptions of fields whose values are too long for one line
     "denoiser": "a denoiser",
     "encoder": "an encoder beside the decoder",
     "encoder_stem": "an encoder that hears",
@@ -22,18 +22,18 @@ _WORDS = {  # of fields whose values are too long for one line
     "towers": "a tower that sees or hears",
 }
 
-_MEANS = {  # of fields whose names say little
+_MEANS = {  # explanations of fields with short names
     "bias_network": "a network that makes position biases",
     "cosine": "cosines in place of products",
     "key_bias": "queries with biases, and keys without",
     "patch_rope": "patches turned by row and column",
     "scale": "a learned factor of each block's result",
 }
-_LATER: dict[type, tuple[tuple[str, Any], ...]] = {}  # of each class: names and defaults of its later fields
+_LATER: dict[type, tuple[tuple[str, Any], ...]] = {}  # by class: names and defaults of its later fields
 
 
 def unbuilt(value: Any, *, free: Collection[str] = ()) -> Iterator[str]:
-    """Half a sentence for each later field of ``value`` that is not at its default and not among ``free``.
+    """A phrase for each ``later`` field of ``value`` that differs from its default, except fields in ``free``.
 
     >>> from chipwise.model.published.read import resolve
     >>> next(unbuilt(resolve("smolvlm-256m")))
@@ -56,7 +56,7 @@ def _later(kind: type) -> tuple[tuple[str, Any], ...]:
 
 
 def in_layers(layers: Iterable[Layer], departures: Callable[[Layer], Iterator[str]]) -> Iterator[str]:
-    """The ``departures`` of each layer, with the layer's number."""
+    """The phrases that ``departures`` gives for each layer, prefixed with the layer's number."""
     for i, layer in enumerate(layers):
         yield from (f"layers[{i}].{found}" for found in departures(layer))
 
@@ -74,9 +74,9 @@ def block_departures(layer: Layer, *, free: Collection[str]) -> Iterator[str]:
 
 
 def encoding_departures(layer: Layer, *, free: Collection[str], where: str, causal: bool = False) -> Iterator[str]:
-    """As :func:`block_departures`, plus fields that need a cache: shared weights, grouped or rotary heads.
+    """Like :func:`block_departures`, plus features built only with a cache: shared weights, grouped or rotary heads.
 
-    ``where`` ends the messages ("for images"); ``causal`` is whether attention looks at earlier positions alone.
+    ``where`` is the end of each message ("for images"); ``causal`` is the required value of ``causal``.
     """
     yield from block_departures(layer, free=free)
     if layer.shares is not None:
@@ -87,7 +87,7 @@ def encoding_departures(layer: Layer, *, free: Collection[str], where: str, caus
 
 
 def heads_departures(block: Attention, *, where: str, causal: bool = False) -> Iterator[str]:
-    """Describes the fields of attention that are not built without a cache."""
+    """Describes the fields of an attention block that are only built with a cache."""
     if block.causal != causal:
         yield f"causal = {block.causal} is not built {where}"
     if block.kv_heads != block.heads:

@@ -12,8 +12,8 @@ from chipwise.model.arch.formats import WeightFormats, matrix_of, read_formats
 from chipwise.model.kinds.ranking.stem import RankingStem
 
 FUSIONS = ("qkv", "up", "tables")
-"""What may be one operator of a ranking model's graph: the projections of attention, the gate and what it gates, and
-the look-ups of an item and its tags."""
+"""Groups of operators that a ranking model's graph may fuse into one: attention's projections (``qkv``), a
+feed-forward's gate and up projections (``up``), and the look-ups of an item and its tags (``tables``)."""
 USUALLY_FUSED = ("qkv",)
 
 
@@ -21,13 +21,13 @@ USUALLY_FUSED = ("qkv",)
 class Design:
     """A deployable design: an architecture and the format of its matrices.
 
-    ``weights`` is the format of every projection and the head, or the text for formats that differ (``formats.py``:
-    ``int4/int8 head:int8``, ``fp32 0.up:int8``); a matrix of patches has the head's unless it is named. The token
-    table, norms and biases stay FP32, so a quantised tied head is a second copy of the table (but in GGUF files, whose
-    token table has the head's format). Layers that share weights share their format.
+    ``weights`` is the format of every projection and the head, or a text with several formats (see ``formats.py``:
+    ``int4/int8 head:int8``, ``fp32 0.up:int8``). The patch matrix has the head's format unless the text names it. The
+    token table, norms and biases stay FP32, so a quantised tied head is a second copy of the table (except in GGUF
+    files, whose token table has the head's format). Layers that share weights share their format.
 
-    ``fused`` says which operators of a ranking model are written as one in its graph (:data:`FUSIONS`); the values are
-    the same. Other models have one way.
+    ``fused`` lists which operators of a ranking model are fused in its graph (:data:`FUSIONS`); the outputs are the
+    same. Other models have no such choice.
     """
 
     arch: ArchSpec
@@ -54,20 +54,20 @@ class Design:
             owner = self.arch.layers[int(number)].shares if inside else None
             if owner is not None:
                 raise SpecError(f"layer {number} uses the weights of layer {owner}; name {owner}.…", field="weights")
-        object.__setattr__(self, "weights", str(formats))  # one spelling for each choice of formats
+        object.__setattr__(self, "weights", str(formats))  # canonical spelling
 
     @property
     def formats(self) -> WeightFormats:
-        """The formats of the layers, by number, and of the head."""
+        """The formats of each layer and of the head."""
         return read_formats(self.weights, len(self.arch.layers))
 
     def format_of(self, name: str) -> str:
-        """The format of the weight ``name``, as the torch module's state dict calls it."""
+        """The format of the weight ``name`` (a name in the torch module's state dict)."""
         matrix = matrix_of(name)
         return "fp32" if matrix is None else self.formats.of(matrix)
 
     @property
     def digest(self) -> str:
-        """Identity of architecture and formats."""
+        """Digest of architecture and formats."""
         written = [] if self.fused == USUALLY_FUSED else [self.fused]
         return digest([self.arch.digest, self.weights, *written])

@@ -1,4 +1,4 @@
-"""Blocks that work on each position alone: feed-forwards, and mixtures of experts."""
+"""Blocks that process each position independently: feed-forwards and mixtures of experts."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Activation = Literal["relu", "gelu", "gelu_tanh", "silu", "relu2"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FeedForward:
-    """Two matrices with an activation between, or three when ``gated`` (SwiGLU is gated SiLU, GeGLU gated GELU)."""
+    """Two matrices with an activation between them, or three if ``gated`` (SwiGLU: gated SiLU; GeGLU: gated GELU)."""
 
     width: int
     activation: Activation = "silu"
@@ -32,22 +32,22 @@ class FeedForward:
         return matrices * d_model * self.width + biases + 2 * self.width * self.sub_norm
 
     def active_parameters(self, d_model: int) -> int:
-        """Parameters that one token meets: all."""
+        """Parameters that one token uses: all."""
         return self.parameters(d_model)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MixtureOfExperts:
-    """Mixture of ``experts`` feed-forwards with ``active`` of them for each token; ``shared`` ones serve all tokens."""
+    """``experts`` feed-forwards, ``active`` of which process each token; ``shared`` ones process all tokens."""
 
     experts: int
     active: int
     expert: FeedForward
-    shared: FeedForward | None = None  # several shared experts are one of their summed width
+    shared: FeedForward | None = None  # several shared experts are stored as one with their total width
     shared_gate: bool = False  # a sigmoid of one projection scales the shared expert (Qwen2-MoE)
     router_bias: bool = False
-    score_bias: bool = False  # a correction of each expert's score that only chooses (DeepSeek-V3)
-    latent_size: int | None = None  # routed experts work on a projection of this width (Nemotron 3)
+    score_bias: bool = False  # a bias per expert, used only to select experts (DeepSeek-V3)
+    latent_size: int | None = None  # width to which routed experts' inputs are projected (Nemotron 3)
 
     def __post_init__(self) -> None:
         check_fields(self)
@@ -64,11 +64,11 @@ class MixtureOfExperts:
         return self.expert.parameters(self.latent_size or d_model)
 
     def parameters(self, d_model: int) -> int:
-        """All experts, the router and the shared expert."""
+        """Parameters of all experts, the router and the shared expert."""
         return self.active_parameters(d_model) + (self.experts - self.active) * self.expert_parameters(d_model)
 
     def active_parameters(self, d_model: int) -> int:
-        """Parameters that one token meets: its experts', the router and the shared expert."""
+        """Parameters that one token uses: its active experts, the router and the shared expert."""
         router = self.experts * (d_model + self.router_bias + self.score_bias)
         shared = self.shared.parameters(d_model) if self.shared is not None else 0
         latent = 2 * d_model * self.latent_size if self.latent_size is not None else 0

@@ -1,10 +1,10 @@
-"""The weight formats of a whole model as one text: ``int8``, or ``int4/int8/int4 head:int8`` where they differ.
+"""The weight formats of a whole model as one text: ``int8``, or ``int4/int8/int4 head:int8`` if layers differ.
 
-Single matrices follow with their formats, ``fp32 0.up:int8 1.qkv:int8``, by the layer and one of :data:`MATRICES`;
-``projection`` is the one after embedding tables or patches, which has the head's format unless it is named.
+Exceptions for single matrices follow, as in ``fp32 0.up:int8 1.qkv:int8``: layer number, one of :data:`MATRICES`,
+format. ``projection`` is the matrix after embedding tables or patches; it has the head's format unless listed.
 
-This text is what files, trials and reports hold. Each choice of formats has one spelling: where all layers and the
-head agree it is the name of their format, where all layers agree ``int4 head:int8``.
+Files, trials and reports hold this text. It is canonical: if all layers and the head have the same format, the text is
+that format; if only all layers do, it is like ``int4 head:int8``.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ MATRICES = {
     "cross": {"q": "cross.q", **dict.fromkeys(("kv", "k", "v"), "cross.kv"), "out": "cross.out"},
     "ffn": {**dict.fromkeys(("into", "gate", "up"), "up"), "down": "down"},
 }
-"""Names of a layer's weights, by block, and the matrix that each is a part of: what reads one input has one format."""
+"""By block: the matrix that each weight belongs to. Weights with the same input form one matrix, with one format."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WeightFormats:
-    """The format of each layer's matrices, of the head's (an encoder's pooler), and of matrices that differ."""
+    """The formats of each layer's matrices, of the head (or an encoder's pooler), and of single matrices."""
 
     layers: tuple[str, ...]
     head: str
-    matrices: tuple[tuple[str, str], ...] = ()  # by name, such as ``0.up``; in the order of names
+    matrices: tuple[tuple[str, str], ...] = ()  # (name, format), such as ("0.up", "int8"), sorted by name
 
     def __str__(self) -> str:
         different = set(self.layers)
@@ -43,20 +43,20 @@ class WeightFormats:
 
     @property
     def all(self) -> tuple[str, ...]:
-        """Every format that occurs, the head's first."""
+        """Every format in use, the head's first."""
         return tuple(dict.fromkeys((self.head, *self.layers, *(form for _, form in self.matrices))))
 
     def of(self, matrix: str) -> str:
-        """The format of one matrix: ``head``, ``projection``, or a layer's, such as ``0.up``."""
+        """The format of one matrix: ``head``, ``projection``, or a layer's matrix such as ``0.up``."""
         return dict(self.matrices).get(matrix) or self.usual(matrix)
 
     def usual(self, matrix: str) -> str:
-        """The default format of a matrix without its own."""
+        """The format of a matrix that ``matrices`` does not list."""
         number, layer, _ = matrix.partition(".")
         return self.layers[int(number)] if layer else self.head
 
     def with_matrices(self, formats: Mapping[str, str]) -> WeightFormats:
-        """A copy with these formats of single matrices; those equal to the layer's own are dropped.
+        """A copy with these formats of single matrices; formats equal to the layer's are dropped.
 
         Raises:
             SpecError: There is no such matrix.
@@ -76,9 +76,9 @@ class WeightFormats:
 
 
 def matrix_of(name: str) -> str | None:
-    """The matrix that the weight ``name`` is (a part of), as the torch module's state dict or a graph calls it.
+    """The matrix that the weight ``name`` (as in the torch module's state dict or a graph) belongs to.
 
-    None of what is never stored in a narrow format: tables, norms, biases.
+    None for weights that are never quantised: tables, norms, biases.
 
     >>> matrix_of("layers.2.attention.q.weight"), matrix_of("stem.projection.weight"), matrix_of("norm.weight")
     ('2.qkv', 'projection', None)
@@ -99,7 +99,7 @@ def matrix_of(name: str) -> str | None:
 
 
 def by_matrix(formats: Mapping[str, str], layers: int, *, others: str = "fp32") -> WeightFormats:
-    """The formats of a model with these formats of matrices (including ``head``), and ``others`` elsewhere.
+    """The formats of a model in which ``formats`` lists some matrices (including ``head``); the others have ``others``.
 
     >>> str(by_matrix({"head": "int8", "1.up": "int8"}, 2))
     'fp32 head:int8 1.up:int8 projection:fp32'
@@ -136,7 +136,7 @@ def formats_word(layers: Iterable[str], head: str) -> str:
 
 @lru_cache(maxsize=65_536)
 def read_formats(text: str, layers: int) -> WeightFormats:
-    """The formats ``text`` of a model with ``layers`` layers.
+    """Parses the formats ``text`` for a model with ``layers`` layers.
 
     Raises:
         SpecError: The number of layers differs, or no model has such a matrix.

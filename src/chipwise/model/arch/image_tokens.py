@@ -1,4 +1,4 @@
-"""Passes of a tower per image and decoder tokens per image, by the model's own rule.
+"""Number of vision-tower passes and of decoder tokens per image, by each model's own rule.
 
 References:
     The processors of transformers 5 (``processing_*.py`` and ``image_processing_*.py`` of each family), which decide
@@ -18,22 +18,22 @@ from chipwise.model.kinds.question.projector.spec import Projector, projector_of
 from chipwise.model.kinds.sound.stem import LONGEST_S, SoundStem
 
 MOST_PIXELS = 100_000  # on a side
-THIN = 200  # times as long as wide: more is a mistake
-SLACK = 1.1  # beyond the bound, each way, before LLaVA-OneVision shrinks what it has read
-LARGEST_SIDE = 4096  # of an image that Idefics 3 cuts
+THIN = 200  # largest ratio of the sides; more is treated as a mistake
+SLACK = 1.1  # factor per side by which an image may exceed the bound before LLaVA-OneVision shrinks it
+LARGEST_SIDE = 4096  # pixels; Idefics 3 cuts no larger image
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Read:
-    """Cost of reading one image (or sound): passes of the tower, their positions, and the resulting decoder tokens."""
+    """The size of one image (or sound) as input: tower passes, positions per pass, and resulting decoder tokens."""
 
     passes: int
-    positions: int  # of each pass
+    positions: int  # per pass
     tokens: int
 
 
 def image_tokens(tower: ArchSpec, *, height: int, width: int) -> Read:
-    """The reading of an image of ``height`` by ``width`` pixels by ``tower``.
+    """Passes, positions and tokens of an image of ``height`` by ``width`` pixels in ``tower``.
 
     Raises:
         SpecError: The size is not from 1 to 100,000, or one side is over 200 times the other.
@@ -50,10 +50,10 @@ def image_tokens(tower: ArchSpec, *, height: int, width: int) -> Read:
 
 
 def sound_tokens(tower: ArchSpec, *, seconds: float) -> Read:
-    """The reading of so many seconds of sound by ``tower``, in windows of fixed length that are padded with silence.
+    """Passes, positions and tokens of ``seconds`` of sound in ``tower``, in fixed windows padded with silence.
 
     Raises:
-        SpecError: Not above zero, or longer than the model reads.
+        SpecError: ``seconds`` is not above zero, or more than the model reads.
     """
     stem, projector = tower.stem, projector_of(tower.head)
     if not isinstance(stem, SoundStem) or projector is None:
@@ -71,7 +71,7 @@ def sound_tokens(tower: ArchSpec, *, seconds: float) -> Read:
 
 
 def _each(stem: ImageStem, projector: Projector) -> int:
-    """Tokens on each side of one pass over a picture of the tower's own size."""
+    """Tokens on each side after one pass over an image of the tower's own size."""
     return stem.grid // projector.pool // projector.join
 
 
@@ -81,7 +81,7 @@ def _whole(stem: ImageStem, projector: Projector, height: int, width: int) -> Re
 
 
 def _native(stem: ImageStem, projector: Projector, height: int, width: int) -> Read:
-    """Both sides rounded to whole tokens and scaled into the bounds."""
+    """Tiling ``native``: both sides are rounded to whole tokens and scaled into the pixel bounds."""
     factor = stem.patch * projector.join * projector.pool
     rows, columns = round(height / factor), round(width / factor)
     pixels = rows * columns * factor**2
@@ -97,7 +97,7 @@ def _native(stem: ImageStem, projector: Projector, height: int, width: int) -> R
 
 
 def _longest(stem: ImageStem, projector: Projector, height: int, width: int) -> Read:
-    """The longest side becomes ``longest``; tiles in rows, each with marks, a newline after each row, and the whole."""
+    """Tiling ``longest``: rows of tiles with marker tokens, a newline token after each row, and the whole image."""
     ratio, most = width / height, min(projector.longest, LARGEST_SIDE)
     if width >= height:
         width, height = projector.longest, _even(int(projector.longest / ratio))
@@ -118,13 +118,13 @@ def _even(side: int) -> int:
 
 
 def _grids(tiles: int) -> list[tuple[int, int]]:
-    """Rows and columns of all grids of at most ``tiles`` tiles, the smallest first."""
+    """Rows and columns of all grids with at most ``tiles`` tiles, smallest first."""
     every = [(rows, columns) for columns in range(1, tiles + 1) for rows in range(1, tiles // columns + 1)]
     return sorted(every, key=lambda grid: grid[0] * grid[1])
 
 
 def _ratio(stem: ImageStem, projector: Projector, height: int, width: int) -> Read:
-    """The grid with the closest shape; among equals, a larger one if the image fills half of it."""
+    """Tiling ``ratio``: the grid of closest aspect ratio; on a tie, the larger one if the image fills half of it."""
     side, best, nearest = stem.image_size, (1, 1), math.inf
     for rows, columns in _grids(projector.tiles):
         off = abs(width / height - columns / rows)
@@ -134,7 +134,7 @@ def _ratio(stem: ImageStem, projector: Projector, height: int, width: int) -> Re
 
 
 def _canvas(stem: ImageStem, projector: Projector, height: int, width: int) -> Read:
-    """The least enlargement that fills a grid, else the least reduction; among equal grids, the smallest."""
+    """Tiling ``canvas``: the grid that needs the least enlargement, else least reduction; on a tie, the smallest."""
     side = stem.image_size
     scales = {grid: min(grid[0] * side / height, grid[1] * side / width) for grid in _grids(projector.tiles)}
     larger = [scale for scale in scales.values() if scale >= 1]
@@ -144,7 +144,7 @@ def _canvas(stem: ImageStem, projector: Projector, height: int, width: int) -> R
 
 
 def _tiled(stem: ImageStem, projector: Projector, rows: int, columns: int) -> Read:
-    """A grid of tiles, each with marks, and the whole image; one tile is the whole image."""
+    """A grid of tiles with marker tokens, plus the whole image; a single tile is the whole image."""
     each, tiles = _each(stem, projector) ** 2, rows * columns
     if tiles == 1:
         return Read(passes=1, positions=stem.tokens, tokens=each + projector.marks)
@@ -153,7 +153,7 @@ def _tiled(stem: ImageStem, projector: Projector, rows: int, columns: int) -> Re
 
 
 def _pinpoints(stem: ImageStem, projector: Projector, height: int, width: int) -> Read:
-    """The size that keeps most of the image's pixels and wastes least; margins and a newline per row; and the whole."""
+    """Tiling ``pinpoints``: the size that keeps most pixels with least padding, newlines, and the whole image."""
     side, each = stem.image_size, _each(stem, projector)
 
     def kept_and_wasted(pinpoint: tuple[int, ...]) -> tuple[int, int]:

@@ -14,7 +14,7 @@ SCHEMA = "chipwise.arch/1"
 
 
 def to_data(spec: ArchSpec) -> dict[str, Any]:
-    """``spec`` as JSON can hold it, with its schema."""
+    """``spec`` as JSON data, with its schema version."""
     return {"schema": SCHEMA, **plain(spec)}
 
 
@@ -22,7 +22,7 @@ def from_data(data: object, *, file: str | None = None) -> ArchSpec:
     """The ArchSpec that ``data`` describes.
 
     Raises:
-        SpecError: An unknown schema or field, or a model that cannot be.
+        SpecError: An unknown schema or field, or an impossible model.
     """
     if not isinstance(data, dict):
         raise SpecError("a model is a mapping of fields", file=file)
@@ -34,7 +34,7 @@ def from_data(data: object, *, file: str | None = None) -> ArchSpec:
 
 
 def save(spec: ArchSpec, path: str | Path) -> None:
-    """Writes ``spec`` as YAML where the name of the file ends so, else as JSON."""
+    """Writes ``spec`` as YAML if the file name ends in .yaml or .yml, else as JSON."""
     write = write_yaml if Path(path).suffix in (".yaml", ".yml") else write_json
     write(path, to_data(spec))
 

@@ -2,7 +2,7 @@
 
 ``x += attention(norm(x)); x += ffn(norm(x))``; either block may be absent, or have a short convolution before it
 ("Canon layers", Allen-Zhu 2025, Physics of Language Models part 4.1). Between the two an encoder-decoder's layers have
-attention to the encoder, and those of a model of questions may have attention to the image.
+cross-attention to the encoder; layers of a model that answers questions may have cross-attention to the image.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from chipwise.model.arch.mixers import Attention, ConvModule, Mixer
 
 Block = Mixer | ConvModule | FeedForwardBlock
 if TYPE_CHECKING:
-    # Most packages build and lower one kind of block each, and refuse the others by name (spec.plain) before they read
+    # Most packages build and lower one kind of block each, and reject the others by name (departures) before they read
     # its fields: to a type checker a layer's blocks are Any; at run time they are exactly these.
     AnyMixer = Any
     AnyFeedForward = Any
@@ -34,34 +34,34 @@ class Layer:
     ffn: AnyFeedForward | None
     shares: int | None = None
     cross: Attention | None = later(None)  # noqa: RUF009  (attention to the encoder's results, or to the image's tokens)
-    parallel: bool = later(False)  # both blocks read the stream as it came in
+    parallel: bool = later(False)  # both blocks read the layer's input
     attention_norm: bool = later(True)
-    ffn_norm: bool = later(True)  # a parallel layer without it has one norm for both blocks
+    ffn_norm: bool = later(True)  # False: a parallel layer with one norm for both blocks
     attention_conv: int = later(0)  # taps of a causal depthwise convolution between norm and block; 0 is none
     ffn_conv: int = later(0)
-    scale: bool = later(False)  # a learned factor of each value of each block's result (DINOv2, BEiT)
+    scale: bool = later(False)  # learned factors that scale each block's output (DINOv2, BEiT)
     first_ffn: FeedForward | None = later(None)  # noqa: RUF009  (before attention; it and ``ffn`` count half: Conformer)
     conv: ConvModule | None = later(None)  # noqa: RUF009  (between attention and ``ffn``)
-    last_norm: bool = later(False)  # of the layer's result
+    last_norm: bool = later(False)  # a norm of the layer's output
 
     def __post_init__(self) -> None:
         check_fields(self)
 
     @property
     def convs(self) -> int:
-        """Taps of both convolutions."""
+        """Number of taps of both convolutions."""
         return self.attention_conv + self.ffn_conv
 
     def conv_state_values(self, d_model: int) -> int:
-        """Values that the convolutions keep between passes: their last inputs."""
+        """Values that the convolutions keep between passes (their last inputs)."""
         return sum(max(0, taps - 1) * d_model for taps in (self.attention_conv, self.ffn_conv))
 
     def blocks(self) -> Iterator[Block]:
-        """The blocks that are there, in order."""
+        """The layer's blocks, in order."""
         return (block for _, block in self.named_blocks())
 
     def named_blocks(self) -> Iterator[tuple[str, Block]]:
-        """The blocks that are there, in order, each with the name of its field."""
+        """The layer's blocks with their field names, in order."""
         found = ((name, getattr(self, name)) for name in ("first_ffn", "attention", "cross", "conv", "ffn"))
         return ((name, block) for name, block in found if block is not None)
 

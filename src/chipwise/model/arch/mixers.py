@@ -1,7 +1,8 @@
-"""Blocks that mix positions: attention, latent attention, two recurrences of fixed state, and a gated convolution.
+"""Blocks that mix positions: attention, latent attention, two recurrences with fixed-size state, and convolutions.
 
-Each states its parameters (biases and inner norms included) and what it keeps between passes: ``cache_values`` grow
-with the tokens and are kept in the format of the cache, ``state_values`` do not and are kept in that of the state.
+Each block counts its parameters (including biases and inner norms) and the values it keeps between passes:
+``cache_values`` grow with the number of tokens and have the KV cache's format; ``state_values`` have a fixed size and
+the state's format.
 
 References:
     Latent attention: DeepSeek-V2, arXiv:2405.04434. Gated delta: arXiv:2412.06464, as in Qwen3-Next.
@@ -28,26 +29,26 @@ class Attention:
     out_bias: bool = False
     qk_norm: bool = False  # RMSNorm on queries and keys
     rope: bool = True
-    window: int | None = None  # tokens that a query sees, itself included; None is all
-    chunk: int | None = later(None)  # positions see those of their own chunk alone (Llama 4)
+    window: int | None = None  # tokens that a query attends to, itself included; None is all
+    chunk: int | None = later(None)  # attention only within chunks of this many tokens (Llama 4)
     causal: bool = later(True)
-    qk_norm_over: Literal["head", "all"] = later("head")  # each head (Qwen3), or all heads at once (OLMo 2)
-    gate: bool = later(False)  # results times a sigmoid of a second query-wide projection (Qwen3-Next)
-    sinks: bool = later(False)  # a learned score per head that attends to nothing (gpt-oss)
-    softcap: float | None = later(None)  # scores are bounded to ±softcap (Gemma 2)
+    qk_norm_over: Literal["head", "all"] = later("head")  # per head (Qwen3), or over all heads (OLMo 2)
+    gate: bool = later(False)  # output times a sigmoid of a second query-wide projection (Qwen3-Next)
+    sinks: bool = later(False)  # a learned extra softmax score per head, without a value (gpt-oss)
+    softcap: float | None = later(None)  # bound of the scores, by tanh (Gemma 2)
     relative_buckets: int = later(0)  # rows of a table of position biases, one column per head (T5, Swin)
-    values_from_keys: bool = later(False)  # the projection of keys gives the values too (Gemma 4's full layers)
-    reuses_cache: bool = later(False)  # no keys and values of its own: reads those of an earlier layer (Gemma 4)
-    square: int | None = later(None)  # patches see those of their own square of this many on each side (Swin, ViTDet);
-    # squares that the grid does not fill are filled up with zeros, as Swin's are
-    key_bias: bool = later(True)  # with ``qkv_bias``: whether keys have one (BEiT's have none)
-    pointwise: bool = later(False)  # SiLU of each score instead of a softmax; results normed and gated (HSTU)
-    relative_keys: bool = later(False)  # a matrix for keys of distances, and two biases a head (Transformer-XL)
-    shift: bool = later(False)  # every second layer's squares are moved by half of one (Swin)
-    cosine: bool = later(False)  # cosines with a learned scale a head instead of scaled products (Swin v2)
-    sub_norm: bool = later(False)  # a LayerNorm of the results before the output projection (EVA02's image towers)
-    patch_rope: bool = later(False)  # patches' queries and keys are turned by row and column (EVA02)
-    bias_network: int = later(0)  # hidden values of a network that makes position biases of distances (Swin v2)
+    values_from_keys: bool = later(False)  # keys and values share a projection (Gemma 4's full layers)
+    reuses_cache: bool = later(False)  # reads keys and values of an earlier layer (Gemma 4)
+    square: int | None = later(None)  # attention within square windows of this many patches a side (Swin, ViTDet);
+    # windows at the grid's edge are padded with zeros, as in Swin
+    key_bias: bool = later(True)  # with ``qkv_bias``: whether keys have a bias (not in BEiT)
+    pointwise: bool = later(False)  # SiLU of each score, not softmax; output normed and gated (HSTU)
+    relative_keys: bool = later(False)  # relative position keys and two biases per head (Transformer-XL)
+    shift: bool = later(False)  # every second layer's windows are shifted by half a window (Swin)
+    cosine: bool = later(False)  # cosine scores with a learned scale per head (Swin v2)
+    sub_norm: bool = later(False)  # a LayerNorm before the output projection (EVA02's image towers)
+    patch_rope: bool = later(False)  # 2D rotary positions of patches (EVA02)
+    bias_network: int = later(0)  # hidden width of an MLP that computes position biases (Swin v2)
 
     def __post_init__(self) -> None:
         check_fields(self)
@@ -79,49 +80,50 @@ class Attention:
 
     @property
     def kv_width(self) -> int:
-        """Width of all key heads together (values take as much again)."""
+        """Width of all key heads together (all value heads have the same)."""
         return self.kv_heads * self.head_size
 
     @property
     def projected_kv_width(self) -> int:
-        """Width of the projections of keys and values together: of keys alone where they are the values too."""
+        """Width of the key and value projections together; only the keys' if values are computed from them."""
         return 0 if self.reuses_cache else self.kv_width * (1 if self.values_from_keys else 2)
 
     def parameters(self, d_model: int) -> int:
-        """Weights and biases of the projections, the q/k norms, gate, sinks and position biases."""
+        """Parameters of the projections, q/k norms, gate, sinks and position biases."""
         q, new = self.query_width, self.projected_kv_width
         weights = d_model * (q + new) + q * d_model + (d_model * q if self.gate or self.pointwise else 0)
         biases = (q + new + (q if self.pointwise else 0) if self.qkv_bias else 0) + (d_model if self.out_bias else 0)
         if self.qkv_bias and not self.key_bias:
             biases -= self.kv_width
         placed = d_model * q + 2 * q if self.relative_keys else 0
-        placed += self.bias_network * (3 + self.heads)  # two distances with a bias; the second matrix has none
+        placed += self.bias_network * (3 + self.heads)  # inputs: 2 distances, a bias; the second matrix has no bias
         a_head = self.sinks + self.relative_buckets + self.cosine
         return weights + biases + placed + self._norm_parameters() + self.heads * a_head
 
     def _norm_parameters(self) -> int:
-        own = self.query_width * (self.pointwise + 2 * self.sub_norm)  # of the results
+        own = self.query_width * (self.pointwise + 2 * self.sub_norm)  # norms of the output
         if not self.qk_norm:
             return own
         query, key = (self.head_size,) * 2 if self.qk_norm_over == "head" else (self.query_width, self.kv_width)
         return own + query + (0 if self.reuses_cache else key)
 
     def cache_values(self, tokens: int) -> int:
-        """Keys and values of ``tokens`` positions, of the last window or chunk where there is one."""
+        """Keys and values of ``tokens`` positions, or only of the last window or chunk if attention has one."""
         if not self.causal or self.reuses_cache:
             return 0
         return 2 * self.kv_width * min(tokens, self.window or self.chunk or tokens)
 
     def state_values(self) -> int:
-        """None: all grows with the tokens."""
+        """0: everything it keeps grows with the number of tokens."""
         return 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LatentAttention:
-    """Multi-head latent attention: keys and values of all heads come from one small vector a token, which is cached.
+    """Multi-head latent attention: keys and values of all heads are computed from one small cached vector per token.
 
-    A query or key has ``nope_size`` values without positions and ``rope_size`` with; keys share the latter.
+    A query or key has ``nope_size`` values without positions and ``rope_size`` rotary ones; the heads' keys share the
+    rotary values.
     """
 
     heads: int
@@ -129,8 +131,8 @@ class LatentAttention:
     nope_size: int
     rope_size: int
     value_size: int
-    q_rank: int | None = None  # queries come from a small vector too, with a norm
-    bias: bool = False  # of the projections into the small vectors and of the output
+    q_rank: int | None = None  # rank of the queries' projection, with a norm; None is full rank
+    bias: bool = False  # in the projections to the latents and in the output projection
 
     def __post_init__(self) -> None:
         check_fields(self)
@@ -144,7 +146,7 @@ class LatentAttention:
         return self.heads * (self.nope_size + self.rope_size)
 
     def parameters(self, d_model: int) -> int:
-        """Projections into and out of the small vectors, their norms, and the output projection."""
+        """Parameters of the projections to and from the latents, their norms, and the output projection."""
         if self.q_rank is None:
             queries = d_model * self.query_width
         else:
@@ -156,17 +158,17 @@ class LatentAttention:
         return queries + latent + expand + out + bias
 
     def cache_values(self, tokens: int) -> int:
-        """The small vector and the shared rotated key of each position, once for all heads."""
+        """The latent and the shared rotary key of each position, once for all heads."""
         return (self.kv_rank + self.rope_size) * tokens
 
     def state_values(self) -> int:
-        """None: all grows with the tokens."""
+        """0: everything it keeps grows with the number of tokens."""
         return 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GatedDelta:
-    """Gated delta rule: linear attention with a decaying, corrected state of (key_size, value_size) a head."""
+    """Gated delta rule: linear attention with a decaying, corrected state (key_size, value_size) per head."""
 
     key_heads: int
     value_heads: int
@@ -182,7 +184,7 @@ class GatedDelta:
 
     @property
     def key_width(self) -> int:
-        """Width of all key heads together (queries take as much again)."""
+        """Width of all key heads together (all query heads have the same)."""
         return self.key_heads * self.key_size
 
     @property
@@ -196,13 +198,13 @@ class GatedDelta:
         return 2 * self.key_width + self.value_width
 
     def parameters(self, d_model: int) -> int:
-        """Projections (q, k, v, output gate; two scalars a head), convolution, decay, the norm of results, output."""
+        """Parameters of projections (q, k, v, gate, two scalars per head, output), convolution, decay and norm."""
         into = d_model * (self.conv_width + self.value_width + 2 * self.value_heads)
-        decay = 2 * self.value_heads  # rate and shift of the step
+        decay = 2 * self.value_heads  # decay rate and step bias per head
         return into + self.conv_width * self.conv + decay + self.value_size + self.value_width * d_model
 
     def cache_values(self, tokens: int) -> int:
-        """None: the state does not grow."""
+        """0: the state has a fixed size."""
         return 0 * tokens
 
     def state_values(self) -> int:
@@ -212,7 +214,7 @@ class GatedDelta:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mamba2:
-    """Mamba-2's state space: a state of (head_size, state_size) a head; ``groups`` share their B and C."""
+    """Mamba-2's state space model: a state (head_size, state_size) per head; the heads of a group share B and C."""
 
     heads: int
     head_size: int
@@ -220,7 +222,7 @@ class Mamba2:
     groups: int = 1
     conv: int = 4
     conv_bias: bool = True
-    bias: bool = False  # of the projections
+    bias: bool = False  # in the projections
 
     def __post_init__(self) -> None:
         check_fields(self)
@@ -240,17 +242,17 @@ class Mamba2:
 
     @property
     def in_width(self) -> int:
-        """Columns of the projection: gate, the convolution's channels, and a step size a head."""
+        """Columns of the input projection: gate, the convolution's channels, and a step size per head."""
         return self.inner_width + self.conv_width + self.heads
 
     def parameters(self, d_model: int) -> int:
-        """Projections, convolution, three scalars a head (decay, step shift, skip), the norm of results."""
+        """Parameters of the projections, convolution, three scalars per head (decay, step bias, skip) and the norm."""
         conv = self.conv_width * (self.conv + self.conv_bias)
         biases = self.in_width + d_model if self.bias else 0
         return d_model * (self.in_width + self.inner_width) + biases + conv + 3 * self.heads + self.inner_width
 
     def cache_values(self, tokens: int) -> int:
-        """None: the state does not grow."""
+        """0: the state has a fixed size."""
         return 0 * tokens
 
     def state_values(self) -> int:
@@ -260,23 +262,23 @@ class Mamba2:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShortConv:
-    """A gated short convolution: two gates and a value from one projection, a depthwise convolution, output."""
+    """A gated short convolution: projection to two gates and a value, depthwise convolution, output projection."""
 
     width: int  # channels of the convolution
     taps: int = 3
-    bias: bool = False  # of the projections and the convolution
+    bias: bool = False  # in the projections and the convolution
 
     def __post_init__(self) -> None:
         check_fields(self)
         positive(self, "width", "taps")
 
     def parameters(self, d_model: int) -> int:
-        """Projections into gates and value and out, and the taps."""
+        """Parameters of both projections and the filter."""
         biases = 4 * self.width + d_model if self.bias else 0
         return 4 * d_model * self.width + self.taps * self.width + biases
 
     def cache_values(self, tokens: int) -> int:
-        """None: the state does not grow."""
+        """0: the state has a fixed size."""
         return 0 * tokens
 
     def state_values(self) -> int:
@@ -286,10 +288,10 @@ class ShortConv:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConvModule:
-    """Conformer's convolution: into twice the width, half gates the other; a depthwise filter, a norm; and out.
+    """Conformer's convolution module: gated projection, depthwise filter, norm, output projection.
 
-    ``taps`` positions are seen, as many before as after. The norm is one over the batch, which is folded into the
-    filter when the model runs (Conformer), or a LayerNorm of each position (w2v-BERT 2.0).
+    The filter is centred and has ``taps`` taps. The norm is a batch norm that is folded into the filter at inference
+    (Conformer), or a LayerNorm (w2v-BERT 2.0).
     References: arXiv:2005.08100, figure 2; arXiv:2312.05187, as in transformers' Wav2Vec2BertConvolutionModule.
     """
 
@@ -302,16 +304,16 @@ class ConvModule:
         positive(self, "taps")
 
     def parameters(self, d_model: int) -> int:
-        """Two matrices, the filter and the norm's weight and bias."""
+        """Parameters of two matrices, the filter and the norm."""
         biases = 4 * d_model if self.bias else 0
         return 3 * d_model * d_model + self.taps * d_model + 2 * d_model + biases
 
     def cache_values(self, tokens: int) -> int:
-        """None: it looks ahead, so nothing is generated with it."""
+        """0: the filter looks ahead, so no text is generated with it."""
         return 0 * tokens
 
     def state_values(self) -> int:
-        """None."""
+        """0: nothing is kept."""
         return 0
 
 

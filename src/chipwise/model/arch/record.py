@@ -1,6 +1,6 @@
-"""The record of a model in files: flat fields, of which each kind of model uses some.
+"""How files store a model: flat fields, of which each kind of model uses some.
 
-Its fields and their defaults are part of every digest of a model, so none may change; a new one is ``later``.
+The fields and their defaults enter every model's digest, so none may change; new fields are marked ``later``.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from chipwise.model.kinds.sound.stem import Ctc, SoundStem
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ArchRecord:
-    """The fields of a model in a file; :meth:`stem_value` and :meth:`head_value` say what they mean together."""
+    """The fields of a stored model; :meth:`stem_value` and :meth:`head_value` build its stem and head from them."""
 
     vocab_size: int
     d_model: int
@@ -62,7 +62,7 @@ class ArchRecord:
         """The stem that the fields describe.
 
         Raises:
-            SpecError: They describe none.
+            SpecError: The fields contradict each other.
         """
         if isinstance(self.stem, ImageStem) and self.question is not None:
             if self.projector is None:
@@ -79,7 +79,7 @@ class ArchRecord:
         """The head that the fields describe.
 
         Raises:
-            SpecError: They describe none.
+            SpecError: The fields contradict each other.
         """
         if self.head == "lm":
             return LmHead(tied=self.tie_embeddings, bias=self.head_bias)
@@ -93,12 +93,12 @@ class ArchRecord:
         return {"pooler": Pooler(), "scores": Scores(), "similarity": Similarity()}[self.head]
 
     def check_same(self, found: ArchRecord) -> None:
-        """Checks that ``found``, which the model of these fields is written as, has no other values.
+        """Checks that these fields equal ``found``, the record of the model built from them.
 
         Raises:
             SpecError: A field belongs to another kind of model.
         """
-        ignored = {"tie_embeddings", "towers"}  # a model without a matrix over a vocabulary has none to tie
+        ignored = {"tie_embeddings", "towers"}  # tying has no effect without a matrix over a vocabulary
         for field in fields(self):
             given, kept = getattr(self, field.name), getattr(found, field.name)
             if field.name not in ignored and given != kept:

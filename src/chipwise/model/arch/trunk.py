@@ -1,7 +1,7 @@
-"""The trunk of a model: its layers, norms and positions; and what stands at its two ends, each a class by kind.
+"""The trunk of a model (layers, norms, positions), and the base classes of its stem and head.
 
-A stem makes positions of what is read, a head makes the output of what the layers leave. A kind of model has its own
-subclasses of :class:`Stem` and :class:`Head`; those that several kinds use are in :mod:`chipwise.model.arch.ends`.
+A stem turns the input into positions; a head turns the last states into the output. Each kind of model has subclasses
+of :class:`Stem` and :class:`Head`; those that several kinds use are in :mod:`chipwise.model.arch.ends`.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ NormPlace = Literal["pre", "post", "both"]
 Pooling = Literal["first", "mean", "last", "attention"]
 Reads = Literal["token", "image", "sound", "request"]
 
-MOST_LAYERS = 10_000  # ten times the deepest transformer that was published (DeepNet, arXiv:2203.00555)
+MOST_LAYERS = 10_000  # ten times the deepest published transformer (DeepNet, arXiv:2203.00555)
 
 
 def check_depth(depth: int, *, field: str) -> None:
-    """Checks a number of layers before that many are built.
+    """Checks a number of layers before they are built.
 
     Raises:
         SpecError: There are more than ``MOST_LAYERS``.
@@ -36,18 +36,18 @@ def check_depth(depth: int, *, field: str) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class Trunk:
-    """Layers that may all differ, their norms and positions."""
+    """Layers (every one may be different), their norms and positions."""
 
     d_model: int
     layers: tuple[Layer, ...]
     max_tokens: int = 1024
     norm: NormKind = "rmsnorm"
     norm_eps: float = 1e-5
-    norm_bias: bool = False  # LayerNorm's shift; RMSNorm has none
+    norm_bias: bool = False  # LayerNorm's bias; RMSNorm has none
     positions: Positions = "rope"
     rope_theta: float = 10_000.0
-    norm_place: NormPlace = "pre"  # before blocks, after (BERT, OLMo 2), or both (Gemma 2)
-    norm_weight: bool = True  # a norm without weights only divides
+    norm_place: NormPlace = "pre"  # norms before blocks, after them (BERT, OLMo 2), or both (Gemma 2)
+    norm_weight: bool = True  # False: norms without learned weights
     final_norm: bool = True
     embedding_norm: bool = False
 
@@ -62,7 +62,7 @@ class Trunk:
             raise SpecError("RMSNorm has no bias; use norm: layernorm", field="norm_bias")
 
     def owned_layers(self) -> Iterable[tuple[int, Layer]]:
-        """The layers with their own weights, and their numbers; without the encoder's."""
+        """The layers that own their weights, with their numbers; without the encoder's layers."""
         return ((i, layer) for i, layer in enumerate(self.layers) if layer.shares is None)
 
     def norm_parameters(self) -> int:
@@ -71,164 +71,164 @@ class Trunk:
 
 
 class Stem:
-    """Makes the positions of a model of what it reads. What a kind does not state is as here."""
+    """Turns a model's input into positions. Subclasses override what differs from these defaults."""
 
     __slots__ = ()
     reads: ClassVar[Reads]
-    ranks: ClassVar[bool] = False  # whether candidates are read, which a head of scores needs
-    asks: ClassVar[bool] = False  # whether words are read behind an image, to which cross-attention may look
+    ranks: ClassVar[bool] = False  # whether requests contain candidates to rank
+    asks: ClassVar[bool] = False  # whether it reads an image and a question about it
 
     @property
     def vocab_size(self) -> int:
-        """Rows of the table of tokens; 0 where no tokens are read."""
+        """Rows of the token table; 0 if no tokens are read."""
         return 0
 
     @property
     def extra_positions(self) -> int:
-        """Rows of the learned table of positions beyond the model's ``max_tokens``."""
+        """Extra rows of the learned position table, beyond ``max_tokens``."""
         return 0
 
     @property
     def token_types(self) -> int:
-        """Rows of the table of segments."""
+        """Rows of the segment table."""
         return 0
 
     @property
     def layer_inputs(self) -> int:
-        """Values that each token gives each layer from a second table."""
+        """Values per token and layer from a second table."""
         return 0
 
     @property
     def axes(self) -> int:
-        """Axes of what is read: 2 of an image, 1 of a signal in time."""
+        """Axes of the input: 2 for an image, 1 for a signal in time."""
         return 1
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Axes of the array that is read: channels and pixels, or bands and frames; none where rows are looked up."""
+        """Shape of the input array: (channels, pixels, pixels) or (bands, frames); empty if tables are looked up."""
         return ()
 
     @property
     def prefix_tokens(self) -> int:
-        """Positions before those of what is read."""
+        """Positions before those of the input."""
         return 0
 
     @property
     def request_tokens(self) -> int:
-        """Positions of one request; 0 where each request has a length of its own."""
+        """Positions per request; 0 if requests have no fixed length."""
         return 0
 
     @property
     def image_tokens(self) -> int:
-        """Positions of an image in the layers; 0 where none is read."""
+        """Positions that one image takes in the layers; 0 if no images are read."""
         return 0
 
     @property
     def square_grid(self) -> int:
-        """Patches on each side of a grid that attention may cut into squares; 0 where there is no such grid."""
+        """Patches on each side of the grid that window attention can divide; 0 without such a grid."""
         return 0
 
     def own_layers(self) -> tuple[Layer, ...]:
-        """One of each kind of layer that the stem has itself, before those of the model."""
+        """One layer of each stage inside the stem."""
         return ()
 
     def own_biases(self, square: int | None, buckets: int) -> int:
-        """Biases of a head that a file holds beyond a table of ``buckets`` that attention looks them up in."""
+        """Position biases per head in an exported file beyond a table of ``buckets`` rows."""
         return 0
 
     @property
     def seconds_heard(self) -> float | None:
-        """Seconds of sound in a request; None where no sound is read."""
+        """Seconds of sound in a request; None if no sound is read."""
         return None
 
     def hearing(self, seconds: float) -> Stem | None:
-        """The stem for requests of ``seconds`` of sound; None where no sound is read."""
+        """The stem for requests of ``seconds`` of sound; None if no sound is read."""
         return None
 
     def of_vocabulary(self, rows: int) -> Stem:
-        """The stem with a table of ``rows`` tokens, where it has one."""
+        """A copy whose token table, if any, has ``rows`` rows."""
         return self
 
     def matrices(self, d_model: int) -> tuple[tuple[int, int], ...]:
-        """Inputs and outputs of each matrix that makes positions of what is read."""
+        """Inputs and outputs of each matrix of the stem."""
         return ()
 
     def parameters(self, d_model: int) -> int:
-        """Parameters of what makes positions; a table of learned positions is counted with the trunk."""
+        """Parameters of the stem; a table of learned positions is counted in the trunk."""
         raise NotImplementedError
 
     def layer_input_parameters(self, trunk: Trunk) -> int:
-        """Parameters of what gives each layer values of each token."""
+        """Parameters for the per-layer inputs of each token."""
         return 0
 
     def check(self, trunk: Trunk, head: Head) -> None:
-        """Checks that ``trunk`` and ``head`` can read what the stem makes.
+        """Checks that ``trunk`` and ``head`` fit the stem.
 
         Raises:
-            SpecError: It cannot.
+            SpecError: They do not fit together.
         """
 
     def record(self) -> Mapping[str, object]:
-        """The fields of a stored model that describe the stem."""
+        """The fields of a stored model that describe this stem."""
         return {"stem": self}
 
 
 class Head:
-    """Makes the output of what the layers leave. What a kind does not state is as here."""
+    """Turns the last states into the output. Subclasses override what differs from these defaults."""
 
     __slots__ = ()
-    name: ClassVar[str]  # in files and messages
+    name: ClassVar[str]  # used in files and messages
     ranks: ClassVar[bool] = False  # whether it scores candidates
     writes: ClassVar[bool] = False  # whether it has a matrix over the vocabulary
-    answers: ClassVar[bool] = False  # whether it can answer a question about an image
+    answers: ClassVar[bool] = False  # whether it can answer questions about images
 
     @property
     def tied(self) -> bool:
-        """Whether no matrix over the vocabulary stands beside the table of tokens."""
+        """Whether there is no separate matrix over the vocabulary."""
         return True
 
     @property
     def pooling(self) -> Pooling:
-        """How positions become what the head reads."""
+        """How positions are pooled before the head."""
         return "first"
 
     @property
     def projection(self) -> int:
-        """Columns of a last matrix without bias, into a space shared with text (CLIP); 0 is none."""
+        """Columns of a last matrix without bias, to a space shared with text (CLIP); 0 is none."""
         return 0
 
     @property
     def passes(self) -> int:
-        """Passes that answer a request."""
+        """Passes per request."""
         return 1
 
     @property
     def token_width(self) -> int:
-        """Values of each token that is made for a decoder behind; 0 where the model is no tower."""
+        """Values of each token made for a decoder; 0 if the model is not a tower."""
         return 0
 
     def output_rows(self, stem: Stem) -> int:
-        """Rows of its matrix of outputs: the classes, one for scores, or the vocabulary."""
+        """Rows of the output matrix: number of classes, 1 for scores, or vocabulary size."""
         return stem.vocab_size
 
     def modulation_width(self, trunk: Trunk, layer: Layer) -> int:
-        """Values that shift, scale and gate the blocks of ``layer``; 0 but in denoisers."""
+        """Number of shift, scale and gate values for the blocks of ``layer``; 0 except in denoisers."""
         return 0
 
     def matrices(self, trunk: Trunk, stem: Stem) -> tuple[tuple[int, int], ...]:
-        """Inputs and outputs of each matrix beside the one of outputs."""
+        """Inputs and outputs of each matrix other than the output matrix."""
         return ()
 
     def vector_parameters(self, trunk: Trunk, stem: Stem) -> int:
-        """Parameters of biases and tables, which no matrix holds."""
+        """Parameters outside matrices: biases and tables."""
         return 0
 
     def with_tied(self, tied: bool) -> Head:
-        """The head with the table of tokens as its matrix, or a matrix of its own, where it has one."""
+        """A copy with this value of ``tied``, if the head has a matrix over the vocabulary."""
         return self
 
     def of_token_width(self, width: int) -> Head:
-        """The head of a tower that makes tokens of ``width`` values; any other head as it is."""
+        """A copy that makes tokens of ``width`` values, if this is a tower's head; other heads are unchanged."""
         return self
 
     def as_trained(self) -> Self:
@@ -236,33 +236,33 @@ class Head:
         return self
 
     def parameters(self, trunk: Trunk, stem: Stem) -> int:
-        """Parameters behind the last layer's norm."""
+        """Parameters of the head."""
         return 0
 
     def check(self, trunk: Trunk, stem: Stem) -> None:
-        """Checks that the head can read what ``trunk`` makes of what ``stem`` reads.
+        """Checks that the head fits ``trunk`` and ``stem``.
 
         Raises:
-            SpecError: It cannot.
+            SpecError: They do not fit together.
         """
 
     def record(self) -> Mapping[str, object]:
-        """The fields of a stored model that describe the head."""
+        """The fields of a stored model that describe this head."""
         return {"head": self.name}
 
 
 def check_layers(layers: tuple[Layer, ...], trunk: Trunk, stem: Stem, *, stack: str, crosses: bool) -> None:
-    """Checks layers against each other, the positions of ``trunk``, and what ``stem`` reads.
+    """Checks that layers fit each other, the positions of ``trunk``, and the stem's input.
 
     Args:
         layers: The layers of one stack.
-        trunk: The model's, whose positions they follow.
+        trunk: The model's trunk, which says which positions are used.
         stem: What the model reads.
-        stack: The field that holds them, for messages.
-        crosses: Whether there is something that cross-attention can look at.
+        stack: The name of the field that holds the layers, for messages.
+        crosses: Whether there is an encoder or image for cross-attention.
 
     Raises:
-        SpecError: A layer cannot be there.
+        SpecError: A layer does not fit.
     """
     check_depth(len(layers), field=stack)
     for i, layer in enumerate(layers):

@@ -1,3 +1,3 @@
-"""Blocks: connects specs with operators, torch modules and ONNX graphs. One folder per block, each with ``lower.py``
-(operators), ``module.py`` (torch) and ``onnx.py`` (graph nodes). Blocks do not import each other; ``lowering.py`` puts
-a whole model together."""
+"""Blocks that several kinds of models share. One folder per block, each with ``lower.py`` (operators), ``module.py``
+(torch) and ``onnx.py`` (graph nodes). Blocks do not import each other; ``lowering.py`` and ``nodes.py`` walk over whole
+models."""

@@ -12,17 +12,17 @@ if TYPE_CHECKING:
 
 Part = TypeVar("Part", AnyArray, "Tensor")
 
-Index = slice | list[int]  # a run of rows, or rows by number where they are not one run
+Index = slice | list[int]  # consecutive rows, or a list of row numbers
 
 
 class Cut(NamedTuple):
-    """A weight of the whole model by name, with the slice of each axis."""
+    """A weight of the larger model by name, with the slice of each axis."""
 
     source: str
     axes: tuple[Index, ...]
 
     def of(self, weights: Mapping[str, Part]) -> Part:
-        """Cuts the part out of ``weights`` (arrays or tensors by name); a view where every axis is contiguous."""
+        """Returns the part of ``weights`` (arrays or tensors by name); a view if every axis is contiguous."""
         part = weights[self.source]
         for axis, index in enumerate(self.axes):
             part = part[(slice(None),) * axis + (index,)]
@@ -30,12 +30,12 @@ class Cut(NamedTuple):
 
 
 def first(count: int) -> Index:
-    """The first ``count`` rows."""
+    """Index of the first ``count`` rows."""
     return slice(0, count)
 
 
 def rows(numbers: Sequence[int]) -> Index:
-    """These rows in this order; as a slice if they are consecutive, because a slice is a view and costs no copy."""
+    """Index of these rows in this order: a slice if they are consecutive, because slicing makes no copy."""
     start = numbers[0]
     if list(numbers) == list(range(start, start + len(numbers))):
         return slice(start, start + len(numbers))

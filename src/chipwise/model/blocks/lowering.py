@@ -1,4 +1,4 @@
-"""The walk over a model's layers that lists operators, for every kind of model."""
+"""Lists the operators of a model's layers, for every kind of model."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from chipwise.model.ops.graph import Placed
 from chipwise.model.ops.op import Op
 
 Place = tuple[int, str]
-"""A block by its layer's number and the name of its field."""
+"""Place of a block: its layer's number and the name of its field."""
 Named = Iterable[tuple[str, Op]]
 
 
@@ -30,16 +30,16 @@ class Pass:
     """State of a pass while its operators are listed.
 
     Attributes:
-        arch: The model, or the part of it whose layers are walked.
-        head: The format of the matrices before and behind the layers.
-        layers: Those of the layers' matrices, by number.
-        fused: What is one operator (:data:`chipwise.model.arch.design.FUSIONS`).
-        batch: Sequences, images, sounds or requests.
-        tokens: Positions of each that continue.
-        past: Positions of each that a cache holds.
+        arch: The model, or the part of it whose layers are listed.
+        head: The format of the matrices outside the layers.
+        layers: The format of each layer's matrices.
+        fused: The groups of operators that are fused (:data:`chipwise.model.arch.design.FUSIONS`).
+        batch: Number of sequences, images, sounds or requests.
+        tokens: Positions per sequence at the current point.
+        past: Positions per sequence in the cache.
         last_only: Whether only the last position's output is needed.
-        last: The block after which only some positions continue; None if all do.
-        skip: Whether the last block's result is still to be added to the residual stream.
+        last: The block after which positions are dropped; None if none are.
+        skip: Whether the previous block's result has not yet been added to the residual stream.
         placed: The operators so far.
     """
 
@@ -61,22 +61,22 @@ class Pass:
         return self.batch * self.tokens
 
     def put(self, place: str, ops: Named) -> None:
-        """Adds operators, with ``place`` in front of their names."""
+        """Adds operators, with ``place`` as the prefix of their names."""
         self.placed += [Placed(place=f"{place}.{name}" if name else place, op=op) for name, op in ops]
 
     def put_norm(self, place: str) -> None:
-        """Adds a norm, and the last block's result before it."""
+        """Adds a norm, which first adds the previous block's result to the stream."""
         self.put(place, [("", lower_norm(self.arch, rows=self.rows, skip=self.skip))])
         self.skip = False
 
     def put_sum(self) -> None:
-        """Adds the last block's result, where no norm does."""
+        """Adds the sum with the previous block's result, where no norm adds it."""
         if self.skip:
             self.put("stream", [("", Elementwise(function="add", elements=self.rows * self.arch.d_model, inputs=2))])
         self.skip = False
 
     def put_end(self) -> None:
-        """Adds the norm behind the layers, or the sum where there is none."""
+        """Adds the norm after the layers, or the sum if there is no norm."""
         if self.arch.final_norm:
             self.put_norm("norm")
         else:
@@ -93,17 +93,17 @@ def _nothing(at: Pass) -> Named:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Operators:
-    """Differences between the operators of kinds of models.
+    """The operators in which kinds of models differ.
 
     Attributes:
-        stem: Lists what comes before the layers, and says how many positions there are.
-        attend: The operators of attention: of the layer's number, the block, the format of its matrices, and whether
-            it is the last.
-        head: Lists what follows the layers.
-        last: The block after which only some positions continue; None if all do.
-        kept: How many continue after it.
-        norm: The operators before each block.
-        gate: Those after it.
+        stem: Adds the operators before the layers, and sets ``tokens``.
+        attend: Returns the operators of attention, given the layer's number, the block, the format of its matrices, and
+            whether it is the block ``last``.
+        head: Adds the operators after the layers.
+        last: The block after which positions are dropped; None if none are.
+        kept: How many positions per sequence remain after ``last``.
+        norm: Returns the operators before each block.
+        gate: Returns the operators after each block.
     """
 
     stem: Callable[[Pass], None]
@@ -116,7 +116,7 @@ class Operators:
 
 
 def lower_layers(at: Pass, kind: Operators, *, before: str = "") -> None:
-    """Lists the layers' operators, with the prefix ``before`` in their places; ``at.skip`` stays pending."""
+    """Adds the layers' operators, with the prefix ``before`` in their places; not the sum after the last block."""
     behind = at.arch.norm_place == "post"
     for i, layer in enumerate(at.arch.layers):
         for name, block in layer.named_blocks():

@@ -1,4 +1,4 @@
-"""The walk over a model's layers that adds ONNX nodes, for every kind of model that is exported."""
+"""Adds the ONNX nodes of a model's layers, for every kind of model that is exported."""
 
 from __future__ import annotations
 
@@ -32,17 +32,17 @@ class Stream:
 
     Attributes:
         graph: The nodes so far.
-        arch: The model, or the part of it whose layers are walked.
-        fused: What is one node (:data:`chipwise.model.arch.design.FUSIONS`).
-        logits: The positions of a decoder's output.
-        output: What an encoder of text gives.
-        padded: Whether an encoder takes texts of several lengths.
-        last: The block after which only some positions continue; None if all do.
-        before: What stands in front of the layers' names.
-        x: The stream, without the last block's result.
-        skip: That result.
-        positions: How many positions continue, where the head must know.
-        read: What cross-attention sees, or the mask of texts, or what went into a ranking model's layers.
+        arch: The model, or the part of it whose layers are added.
+        fused: The groups of operators that are fused (:data:`chipwise.model.arch.design.FUSIONS`).
+        logits: The positions for which a decoder outputs logits.
+        output: The kind of output of a text encoder.
+        padded: Whether a text encoder takes batches of texts of different lengths.
+        last: The block after which positions are dropped; None if none are.
+        before: The prefix of the layers' names.
+        x: The residual stream, without the previous block's result.
+        skip: The previous block's result.
+        positions: Number of positions, if the head needs it.
+        read: The input of cross-attention, or the mask of padded texts, or the first layer's input in a ranking model.
         parts: Vectors that modulate each layer, by name.
     """
 
@@ -61,39 +61,39 @@ class Stream:
     parts: dict[str, list[str]] = field(default_factory=dict)
 
     def norm(self, place: str, key: str | None = None) -> str:
-        """Adds the last block's result to the stream; the normed sum."""
+        """Adds the previous block's result to the stream; returns the normed sum."""
         normed, self.x = add_norm(self.graph, self.arch, place, key or place, self.x, self.skip)
         self.skip = None
         return normed
 
     def sum(self, place: str = "stream") -> str:
-        """Adds the last block's result to the stream, where there is one; the sum."""
+        """Adds the previous block's result, if any, to the stream; returns the sum."""
         if self.skip is not None:
             self.x = self.graph.node("Add", [self.x, self.skip], place)
         self.skip = None
         return self.x
 
     def end(self) -> str:
-        """The states behind the layers: normed, or the sum alone."""
+        """The states after the layers, normed if the model has a final norm."""
         return self.norm("norm") if self.arch.final_norm else self.sum()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Nodes:
-    """Differences between ONNX graphs of kinds of models.
+    """The ONNX nodes in which kinds of models differ.
 
     Attributes:
-        stem: Adds what comes before the layers.
-        attend: Scores and values of normed positions, given the layer's number, the block, the positions, the name of
-            its weights, and whether only some positions continue after it.
-        head: Adds what follows the layers.
-        metadata: What the file's metadata say of this kind alone.
-        logits: The positions that its output is of; None if an export chooses.
-        drop: Takes the positions that do not continue from the stream, and from what a block computes of it.
-        norm: The input of a block, of its place, where it stands in the graph, and the name of its weights.
-        gate: What a block's result is made into before it is added.
-        weights: The weights as the graph has them.
-        after: A second graph, which runs once after the last pass, by the name of its metadata.
+        stem: Adds the nodes before the layers.
+        attend: Adds attention without its output projection, given the layer's number, the block, the normed positions,
+            the prefix of its weights, and whether it is the block ``last``.
+        head: Adds the nodes after the layers.
+        metadata: Returns the file's metadata that only this kind has.
+        logits: The positions that the output covers; None if the caller of the export chooses.
+        drop: Removes the dropped positions from the stream and from a block's result.
+        norm: Adds a block's norm, given the block's place, its name in the graph, and the prefix of its weights.
+        gate: Transforms a block's result before it is added to the stream.
+        weights: Returns the weights as the graph stores them.
+        after: Returns second graphs, which run once after the last pass, by the metadata key that stores them.
     """
 
     stem: Callable[[Stream], None]

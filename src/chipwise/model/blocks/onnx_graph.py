@@ -24,7 +24,7 @@ class GraphBuilder:
     """Nodes, stored tensors, inputs and outputs of one graph, in order of addition."""
 
     weights: Mapping[str, AnyArray]
-    format_of: Callable[[str], str]  # of a matrix by the name that it is stored under
+    format_of: Callable[[str], str]  # maps the name of a stored matrix to its format
     packing: Packing = NEAREST
     nodes: list[NodeProto] = field(default_factory=list)
     stored: dict[str, TensorProto] = field(default_factory=dict)
@@ -34,7 +34,7 @@ class GraphBuilder:
     def node(
         self, op: str, inputs: Sequence[str], outputs: str | Sequence[str], **attributes: float | str | Sequence[int]
     ) -> str:
-        """Adds a node named after its first output, and returns that output. ``domain`` is an attribute too."""
+        """Adds a node named after its first output, and returns that output. ``domain`` may be among the attributes."""
         names = [outputs] if isinstance(outputs, str) else list(outputs)
         self.nodes.append(helper.make_node(op, list(inputs), names, name=names[0], **attributes))
         return names[0]
@@ -49,10 +49,10 @@ class GraphBuilder:
         self.outputs.append(helper.make_tensor_value_info(name, TensorProto.FLOAT, list(shape)))
 
     def weight(self, name: str, shape: Sequence[int]) -> Float32Array:
-        """The FP32 values of ``name``.
+        """The FP32 values of the weight ``name``.
 
         Raises:
-            SpecError: The weight is missing or has another shape than the architecture needs.
+            SpecError: The weight is missing or does not have the shape that the architecture needs.
         """
         if name not in self.weights:
             raise SpecError("the weights have no such tensor", field=name)
@@ -62,7 +62,7 @@ class GraphBuilder:
         return value
 
     def store(self, name: str, make: Callable[[], AnyArray]) -> str:
-        """Keeps the tensor ``name``, made only if it is not there yet."""
+        """Stores the tensor ``name``, which is computed only if it is not stored yet."""
         if name not in self.stored:
             self.stored[name] = numpy_helper.from_array(np.ascontiguousarray(make()), name)
         return name
@@ -74,7 +74,7 @@ class GraphBuilder:
     def projection(
         self, place: str, x: str, *, parts: Sequence[str], key: str, k: int, widths: Sequence[int], bias: bool = False
     ) -> str:
-        """``x`` (…, k) times the matrices ``parts`` (each (width, k) as torch keeps them) side by side, plus biases.
+        """``x`` (…, k) times the concatenated matrices ``parts`` (each (width, k) as in torch), plus biases.
 
         Args:
             place: Name of the result.
@@ -134,7 +134,7 @@ class GraphBuilder:
         matrix: Callable[[], Float32Array],
         laid_out: Callable[[Packed], AnyArray],
     ) -> tuple[str, str]:
-        """Names of the stored integers and scales of the matrix of ``parts``, which is packed once."""
+        """Names of the stored integers and scales of the matrix that ``parts`` form; it is packed only once."""
         values, scales = f"{key}.{form}", f"{key}.scale"
         if values not in self.stored:
             packed = self.packing.pack(f"{parts[0]}.weight", matrix(), form)
@@ -144,6 +144,6 @@ class GraphBuilder:
 
 
 def reshaped(graph: GraphBuilder, x: str, shape: Sequence[int], place: str) -> str:
-    """``x`` in another shape."""
+    """``x`` reshaped."""
     name = f"shape.{'x'.join(map(str, shape))}"
     return graph.node("Reshape", [x, graph.store(name, lambda: np.array(shape, np.int64))], place)

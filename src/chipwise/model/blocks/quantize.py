@@ -1,7 +1,7 @@
-"""Quantisers: matrices as integers with scales, as the runtimes' kernels read them. Symmetric: zero stays zero.
+"""Quantisers: matrices as integers and scales in the layouts of the runtimes' kernels. Symmetric: zero stays zero.
 
-Every writer of files and every score of a rounded model packs matrices through a :class:`Packing`. A quantiser that
-needs calibration (GPTQ, AWQ) is one more entry of ``QUANTISERS``.
+All exports and all evaluations of quantised models pack matrices through a :class:`Packing`. A quantiser that needs
+calibration data (GPTQ, AWQ) can be added to ``QUANTISERS``.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class Packed:
 
 
 def no_inputs() -> None:
-    """No calibration batches were run."""
+    """For quantisation without calibration: no inputs are known."""
 
 
 class Quantiser(Protocol):
@@ -53,8 +53,8 @@ class Quantiser(Protocol):
         Args:
             matrix: The weights.
             form: ``int8`` (a scale for each row), ``int4`` or ``q8_0`` (for each block of 32 values).
-            inputs: Returns what the matrix multiplies on calibration batches (rows, k); None where none are there.
-                The batches run when it is first called.
+            inputs: Returns the inputs of the matrix on calibration batches (rows, k); None without calibration. The
+                batches run on the first call.
 
         Raises:
             Unsupported: There is no such format.
@@ -72,7 +72,7 @@ def nearest(matrix: Float32Array, form: str, *, inputs: Callable[[], Float32Arra
 
 
 QUANTISERS: Mapping[str, Quantiser] = {"nearest": nearest}
-"""The quantisers, by name."""
+"""All quantisers, by name."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,14 +81,14 @@ class Packing:
 
     Attributes:
         quantiser: Chooses the integers.
-        inputs: What the matrix of a name multiplies on calibration batches (rows, k); None where that is not known.
+        inputs: Returns the inputs of the matrix of this name on calibration batches (rows, k); None if not known.
     """
 
     quantiser: Quantiser = nearest
     inputs: Callable[[str], Float32Array | None] = lambda name: None
 
     def pack(self, name: str, matrix: Float32Array, form: str) -> Packed:
-        """Packs ``matrix``, which multiplies what the weight ``name`` of the torch module multiplies."""
+        """Packs ``matrix``, whose inputs are those of the weight ``name`` of the torch module."""
         return self.quantiser(matrix, form, inputs=lambda: self.inputs(name))
 
 
@@ -105,8 +105,8 @@ def quantize_int8(matrix: Float32Array) -> tuple[npt.NDArray[np.int8], Float32Ar
 def quantize_int4(matrix: Float32Array) -> tuple[npt.NDArray[np.uint8], Float32Array]:
     """Rows of ``matrix`` (n, k) in blocks of 32 along k: packed (n, blocks, 16) and scales (n, blocks).
 
-    A stored nibble is the value plus 8, the lower nibble first. Of a few scales per block, the one with the least
-    squared error is kept.
+    A stored nibble is the value plus 8, the lower nibble first. A few scales are tried for each block; the one with the
+    least squared error is kept.
     """
     blocks = _blocks(matrix)
     values, scales = _round_blocks(blocks)
@@ -128,7 +128,7 @@ def dequantize_int4(packed: npt.NDArray[np.uint8], scales: Float32Array, k: int)
 def quantize_q8_0(matrix: Float32Array) -> tuple[npt.NDArray[np.int8], Float32Array]:
     """Rows of ``matrix`` (n, k) in blocks of 32 along k, as llama.cpp's Q8_0 rounds them, half away from zero.
 
-    Integers (n, blocks, 32) in -127 … 127, and scales (n, blocks) that are FP16 numbers.
+    Returns integers (n, blocks, 32) in -127 … 127, and scales (n, blocks) representable in FP16.
     """
     blocks = _blocks(matrix)
     scales = np.abs(blocks).max(axis=-1) / np.float32(127)

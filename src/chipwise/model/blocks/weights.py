@@ -1,4 +1,4 @@
-"""Names and shapes of the weights of blocks, and of a stack of layers, as the torch modules have them."""
+"""Names and shapes of the weights of blocks and of stacks of layers, as in the torch modules."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Shapes = Iterator[tuple[str, Shape]]
 
 
 def layer_shapes(arch: ArchSpec, before: str = "") -> Shapes:
-    """Tables of position biases, then the layers that own weights, with ``before`` in front of each name."""
+    """Tables of position biases, then the layers that own weights; ``before`` is the prefix of each name."""
     owned = list(arch.owned_layers())
     for i, layer in owned:
         if layer.attention is not None and layer.attention.relative_buckets:
@@ -33,7 +33,7 @@ def layer_shapes(arch: ArchSpec, before: str = "") -> Shapes:
 
 
 def norm(arch: ArchSpec, place: str) -> Shapes:
-    """A norm over the model's width; nothing where norms have no weights."""
+    """A norm over the model's width; empty if norms have no weights."""
     if arch.norm_weight:
         yield f"{place}.weight", (arch.d_model,)
     if arch.norm_bias:

@@ -1,4 +1,4 @@
-"""One folder a kind of model that is built: its stem and head, operators, torch module, ONNX graph and choices.
+"""One folder per kind of model that chipwise builds: stem, head, operators, torch module, ONNX graph and choices.
 
-A block that two kinds use belongs in :mod:`chipwise.model.blocks`.
+Blocks that several kinds use belong in :mod:`chipwise.model.blocks`.
 """

@@ -1,7 +1,7 @@
-"""Modules that the modelling files of all kinds share: norm, attention, feed-forward, residual layer, config.
+"""Modules that the Hugging Face modelling files of all kinds share: norm, attention, feed-forward, layer, config.
 
-It needs torch and transformers alone: Hugging Face folders hold a copy beside the modelling file that imports it.
-Axes: B batch, T tokens, S tokens that they see, N heads, H head size, D width, Y and X rows and columns.
+It needs only torch and transformers: a Hugging Face folder holds a copy next to the modelling file that imports it.
+Axes: B batch, T tokens, S tokens that they attend to, N heads, H head size, D width, Y and X rows and columns.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "gelu_tanh": lambda x: F.gelu(x, approximate="tanh"),
     "silu": F.silu,
 }
-Block = Callable[[dict[str, Any], dict[str, Any], int], nn.Module]  # of its spec, the architecture and a layer's number
-HIDDEN = -1e9  # added to the scores of positions that do not see each other
+Block = Callable[[dict[str, Any], dict[str, Any], int], nn.Module]  # (its spec, the architecture, the layer's number)
+HIDDEN = -1e9  # added to the scores of masked pairs
 
 
 class ChipwiseConfig(PretrainedConfig):
-    """``arch`` is the architecture as plain data; the usual fields are derived from it."""
+    """Config whose ``arch`` is the architecture as plain data; the usual fields are derived from it."""
 
     model_type = "chipwise"
     keys_to_ignore_at_inference = ("past_key_values",)
@@ -37,14 +37,14 @@ class ChipwiseConfig(PretrainedConfig):
             blocks = [
                 layer.get(name) for layer in arch["layers"] for name in ("attention", "attention_conv", "ffn_conv")
             ]
-            # A cache that generation makes has so many slots: convolutions take some beside the attentions.
+            # Number of slots in a cache that generate() creates: attentions and convolutions take one each.
             kwargs["num_hidden_layers"] = max(len(arch["layers"]), sum(bool(block) for block in blocks))
             kwargs["tie_word_embeddings"] = arch["tie_embeddings"]
         super().__init__(**kwargs)
 
 
 def _fields(arch: dict[str, Any]) -> dict[str, Any]:
-    """Fields of a config by the names that transformers has for them."""
+    """Fields of a config under the names that transformers uses."""
     stem, denoiser = arch.get("stem") or {}, arch.get("denoiser")
     fields = {name: stem[name] for name in ("image_size", "items", "history", "bag") if name in stem}
     if "patch" in stem:
@@ -63,7 +63,7 @@ def _fields(arch: dict[str, Any]) -> dict[str, Any]:
 
 
 class ArchModel(PreTrainedModel):
-    """A model of an architecture, which a subclass builds from ``arch``."""
+    """Base class of models that subclasses build from ``arch``."""
 
     config_class = ChipwiseConfig
     _no_split_modules = ("ResidualLayer",)
@@ -77,7 +77,7 @@ class ArchModel(PreTrainedModel):
 
 
 class TextModel(ArchModel):
-    """A model that reads tokens by its table ``embedding``."""
+    """A model that reads tokens through its table ``embedding``."""
 
     embedding: nn.Embedding
 
@@ -98,7 +98,7 @@ def make_norm(arch: dict[str, Any]) -> nn.Module:
 
 
 class Projections(nn.Module):
-    """The matrices of an attention block, and attention with them."""
+    """The matrices of an attention block, and the attention computation."""
 
     def __init__(self, block: dict[str, Any], arch: dict[str, Any], number: int) -> None:
         super().__init__()
@@ -115,14 +115,14 @@ class Projections(nn.Module):
         return x_BTD.view(*x_BTD.shape[:2], -1, self.head_size).transpose(1, 2)
 
     def attend(self, q_BNTH: Tensor, k_BNSH: Tensor, v_BNSH: Tensor, mask: Tensor | None = None) -> Tensor:
-        """The block's output; ``mask`` says what is seen, or is added to the scores."""
+        """The block's output; ``mask`` is a boolean mask, or values added to the scores."""
         grouped = self.heads != self.kv_heads
         y_BNTH = F.scaled_dot_product_attention(q_BNTH, k_BNSH, v_BNSH, attn_mask=mask, enable_gqa=grouped)
         return self.out(y_BNTH.transpose(1, 2).flatten(2))
 
 
 class AttentionBlock(Projections):
-    """Every position sees all others."""
+    """Attention in which every position attends to all positions."""
 
     def forward(self, x_BTD: Tensor, mask: Tensor | None = None) -> Tensor:
         """The block's output, without the residual."""
@@ -131,9 +131,9 @@ class AttentionBlock(Projections):
 
 
 class WindowAttentionBlock(AttentionBlock):
-    """Attention over all positions of an image, or of its window of patches, padded at the far edges.
+    """Attention over all positions of an image, or within windows of patches, padded at the far edges.
 
-    Squares of every second layer are moved by half of one where the block says so.
+    With ``shift``, the windows of every second layer are shifted by half a window.
     """
 
     def __init__(self, block: dict[str, Any], arch: dict[str, Any], number: int) -> None:
@@ -163,7 +163,7 @@ class WindowAttentionBlock(AttentionBlock):
         return y[:, :grid, :grid].reshape(batch, tokens, width)
 
     def hidden(self, count: int, side: int, like: Tensor) -> Tensor:
-        """The mask between positions that only the shift brought together, (windows, side², side²)."""
+        """Mask for pairs that are in one window only because of the cyclic shift, (windows, side², side²)."""
         filled = count * side
         place = torch.arange(filled, device=like.device)
         region = (place >= filled - side).long() + (place >= filled - self.shift).long()
@@ -202,9 +202,9 @@ class FeedForwardBlock(nn.Module):
 
 
 class ResidualLayer(nn.Module):
-    """Blocks, each behind its norm and added to the residual stream, or with its norm after the sum.
+    """Blocks with a residual connection, each with its norm before the block or after the sum.
 
-    ``kinds`` are the classes of the blocks by their names, in the order in which they run.
+    ``kinds`` are the blocks' classes by name, in execution order.
     """
 
     def __init__(self, layer: dict[str, Any], arch: dict[str, Any], number: int, kinds: dict[str, Block]) -> None:
@@ -216,7 +216,7 @@ class ResidualLayer(nn.Module):
             setattr(self, f"{name}_norm", make_norm(arch))
 
     def forward(self, x_BTD: Tensor, **beside: Tensor | None) -> Tensor:
-        """The residual stream after the layer; ``beside`` is what a block of that name takes beside the stream."""
+        """The residual stream after the layer; ``beside`` holds further inputs of the blocks, by block name."""
         for name in self.blocks:
             block, norm = getattr(self, name), getattr(self, f"{name}_norm")
             inputs = (beside[name],) if name in beside else ()
@@ -225,5 +225,5 @@ class ResidualLayer(nn.Module):
 
 
 def make_layers(arch: dict[str, Any], **kinds: Block) -> nn.ModuleDict:
-    """The layers by their numbers, of these classes of blocks."""
+    """The layers by number, built from these block classes."""
     return nn.ModuleDict({str(i): ResidualLayer(layer, arch, i, kinds) for i, layer in enumerate(arch["layers"])})

@@ -1,4 +1,4 @@
-"""Choices that models of one kind alone have: a class a kind, which makes the layers and models of its designs."""
+"""Base class for the choices that only one kind of model has; it also builds layers and models from choices."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ from chipwise.model.arch.arch import ArchSpec
 from chipwise.model.arch.layer import AnyFeedForward, Layer
 
 Chosen = Mapping[str, Any]
-"""Values by the names of choices, as a run file writes them."""
+"""Chosen values by the name of the choice, as in a run file."""
 Implied = Iterator[tuple[Mapping[str, Any], Mapping[str, Any]]]
-"""Conditions: pairs of ``when`` and ``only``."""
+"""Conditions on choices: pairs of ``when`` and ``only``."""
 Norm = Literal["rmsnorm", "layernorm"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Whole:
-    """What a model has beside its layers and the choices of its kind.
+    """The properties of a model that are common to all kinds, without its layers.
 
     Attributes:
-        name: What messages call it.
-        d_model: Values of a position.
-        norm: The norms' kind.
-        max_tokens: Positions of a text, at most; those of other requests follow from the choices.
+        name: The model's name in messages.
+        d_model: The model's width.
+        norm: The kind of norm.
+        max_tokens: Most positions of a text; other kinds of models compute their positions from the choices.
     """
 
     name: str
@@ -35,14 +35,14 @@ class Whole:
 
 
 class Choices(ABC):
-    """The choices of one kind, and how designs are made of them; fields list the values that may be chosen.
+    """The choices of one kind of model, and how to build models from them. Fields list the possible values.
 
     Attributes:
-        noun: What the models read, for messages.
-        models: What the models are called.
-        one_pass: Whether a request is one pass: an image, a sound, a text to tell apart. Nothing is generated.
-        calibration: The models that a machine is calibrated on before designs are priced: a key of
-            ``deploy/calibrate/random_models.py``; empty: those of text.
+        noun: The kind of model, for messages.
+        models: Plural name of the models.
+        one_pass: Whether a request is one pass (an image, a sound, a text to classify) and nothing is generated.
+        calibration: The random models with which a machine is calibrated before designs are priced: a key of
+            ``deploy/calibrate/random_models.py``; empty for text models.
         bare: Whether layers may have no feed-forward.
     """
 
@@ -56,17 +56,17 @@ class Choices(ABC):
     @property
     @abstractmethod
     def choices(self) -> tuple[str, ...]:
-        """Names of the choices for the whole model that only this kind has."""
+        """Names of the whole-model choices that only this kind has."""
 
     @property
     def listed(self) -> tuple[str, ...]:
-        """Fields that must list something: the choices, and those of each layer."""
+        """Fields whose lists must not be empty: whole-model and per-layer choices."""
         return self.choices
 
     @property
     @abstractmethod
     def outputs(self) -> int:
-        """Rows of the head's matrix; 0 if they are a choice of the space."""
+        """Rows of the head's matrix; 0 if the space lists several."""
 
     @property
     def seconds(self) -> float | None:
@@ -75,55 +75,55 @@ class Choices(ABC):
 
     @property
     def off_sheets(self) -> str:
-        """What keeps the models from being priced by data sheets; empty if those price them."""
+        """Why data sheets cannot price these models; empty if they can."""
         return ""
 
     def unfit_norm(self, norm: Norm) -> str:
-        """What keeps the models from having this norm; empty if nothing does."""
+        """Why these models cannot have this norm; empty if they can."""
         return ""
 
     def conditions(self, widths: tuple[int, ...]) -> Implied:
-        """What follows from the sizes and the listed widths.
+        """Conditions that follow from the sizes and the listed widths.
 
         Raises:
-            SpecError: Values that fit nothing.
+            SpecError: A listed value fits no other choice.
         """
         return iter(())
 
     def attention(self, heads: tuple[int, ...], kv_heads: tuple[int, ...]) -> tuple[tuple[Any, ...], ...]:
-        """What attention may be: heads and as many KV heads, and what else each layer chooses with them."""
+        """Possible attention values: (heads, KV heads, …), with what else a layer chooses together with its heads."""
         return tuple((each, each) for each in heads)
 
     def completed(self, layer: Chosen) -> dict[str, Any]:
-        """The choices of a layer, with what a design may leave out."""
+        """The choices of a layer, with defaults for those that a design may omit."""
         return dict(layer)
 
     def parts(self, layer: Chosen) -> tuple[Any, ...]:
-        """What :meth:`attention` lists, as ``layer`` has chosen."""
+        """The value of :meth:`attention` that ``layer`` has chosen."""
         return layer["heads"], layer["kv_heads"]
 
     def fitting(self, chosen: Chosen, parts: tuple[Any, ...]) -> tuple[Any, ...]:
-        """``parts``, or the nearest to them that the conditions allow beside ``chosen``."""
+        """``parts``, or the nearest value that the conditions allow together with ``chosen``."""
         return parts
 
     @abstractmethod
     def layer(self, chosen: Chosen, parts: tuple[Any, ...], *, head_size: int, ffn: AnyFeedForward | None) -> Layer:
-        """A layer with the attention of ``parts`` and ``ffn``, which gets the biases that the kind has."""
+        """A layer with the attention that ``parts`` describe and with ``ffn``, which gets the biases of this kind."""
 
     @abstractmethod
     def arch(self, chosen: Chosen, layers: Iterable[Layer], whole: Whole) -> ArchSpec:
-        """The model of ``layers`` with the stem and the head of ``chosen``."""
+        """The model of ``layers`` with the stem and head that ``chosen`` describes."""
 
     @abstractmethod
     def request_tokens(self, chosen: Chosen) -> int:
-        """Positions of a request."""
+        """Positions per request."""
 
     def other_input(self, arch: ArchSpec, *, run: str) -> str:
-        """What ``arch``, a model from elsewhere, reads that the data of the run called ``run`` are not; else empty."""
+        """Why ``arch``, an external model, cannot read the data of the run called ``run``; empty if it can."""
         return ""
 
 
 def other_sizes(arch: ArchSpec, *, run: str, got: Mapping[str, int], wanted: Mapping[str, int]) -> str:
-    """Sizes of the input of ``arch`` that differ from those of a run's data; empty if none do."""
+    """Message about input sizes of ``arch`` that differ from those of a run's data; empty if none differ."""
     off = [f"{name} {got[name]}, not {wanted[name]}" for name in wanted if wanted[name] != got[name]]
     return f"{arch.name} reads other data than {run} has: {'; '.join(off)}" if off else ""

@@ -1,4 +1,4 @@
-"""The record that describes a kind of model; each kind's folder makes one, and ``kinds/table.py`` lists them."""
+"""The record that describes a kind of model; each kind's folder defines one, and ``kinds/table.py`` lists them."""
 
 from __future__ import annotations
 
@@ -17,40 +17,40 @@ from chipwise.model.blocks.cut import Index
 from chipwise.model.blocks.lowering import Operators
 from chipwise.model.blocks.weights import Shape, Shapes
 
-MOST_TOKENS = 32  # of random texts
+MOST_TOKENS = 32  # longest random text
 Tensors = Mapping[str, Float32Array]
 
 
 class Checkpoint(NamedTuple):
-    """What a Hugging Face folder holds of a model."""
+    """The contents of a Hugging Face folder."""
 
     config: Mapping[str, object]
     tensors: Iterator[tuple[str, Float32Array]]
-    shapes: Mapping[str, Shape]  # of the model's weights, by our names
+    shapes: Mapping[str, Shape]  # shapes of the weights, by chipwise's names
 
 
 Reader = Callable[[ArchSpec, Checkpoint], tuple[ArchSpec, Tensors]]
-"""The model and its weights by our names; unknown names are kept."""
+"""Reads the architecture and the weights under chipwise's names; unknown names are kept."""
 
 
 class Modelling(NamedTuple):
-    """The modelling file of a kind of model that transformers does not have."""
+    """The modelling file for a kind of model that transformers has no class for."""
 
     file: str
-    auto: str  # class of transformers that finds it
+    auto: str  # transformers' class that loads it
     name: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sketch:
-    """Words for what sets a design of a kind apart, in the line that designs are compared by.
+    """The words that describe a design of a kind in its one-line summary.
 
     Attributes:
-        first: Before width and depth: the stem.
-        layers: Behind the depth, with a space before each.
-        attention: Behind the heads, with a space before each.
-        last: Before the formats.
-        groups: Whether heads are given with those of keys and values, rather than with their size.
+        first: Words about the stem, before width and depth.
+        layers: Words after the depth, each preceded by a space.
+        attention: Words after the heads, each preceded by a space.
+        last: Words before the weight formats.
+        groups: Whether heads are written with their KV heads rather than with their size.
     """
 
     first: str = ""
@@ -61,7 +61,7 @@ class Sketch:
 
 
 def joined(items: list[str]) -> str:
-    """Words of layers in order, with counts of equal neighbours: ``swiglu:64-swiglu:128x3``."""
+    """One word per layer, with repeats counted: ``swiglu:64-swiglu:128x3``."""
     if len(set(items)) == 1:
         return items[0]
     counted = [(item, len(list(alike))) for item, alike in groupby(items)]
@@ -69,7 +69,7 @@ def joined(items: list[str]) -> str:
 
 
 def text_sketch(arch: ArchSpec) -> Sketch:
-    """Shared layers and convolutions, and the table of tokens."""
+    """The words for text models: shared layers, convolutions, and vocabulary."""
     tied = "tied" if arch.tie_embeddings else "untied"
     shared = " shared" if any(layer.shares is not None for layer in arch.layers) else ""
     blocks = "both" if arch.layers[0].ffn_conv else "attention" if arch.layers[0].attention_conv else ""
@@ -78,26 +78,27 @@ def text_sketch(arch: ArchSpec) -> Sketch:
 
 
 def same_input(sub: ArchSpec, whole: ArchSpec) -> None:
-    """Checks that both read the same kind of thing.
+    """Checks that both models read the same kind of input.
 
     Raises:
-        SpecError: They do not.
+        SpecError: They read different kinds of input.
     """
     if sub.reads != whole.reads:
         raise SpecError("images are cut into other patches than the whole's", field="stem")
 
 
 Axes = dict[str, dict[int, Index]]
-"""Rows of axes that are not cut from the front, by weight and axis."""
+"""Rows to keep, by weight and axis, for axes that do not simply keep their first rows."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HfFolders:
-    """Reads and writes Hugging Face folders of a kind's classes that transformers has.
+    """Reads and writes Hugging Face folders for transformers' own classes.
 
     Attributes:
-        write: Config and weights as transformers' class has them; None where no class computes exactly the model.
-        readers: By the model type of a config.
+        write: Returns config and weights in the form of transformers' class; None if no class computes the model
+            exactly.
+        readers: Functions that read a folder, by the config's ``model_type``.
     """
 
     write: Callable[[ArchSpec, Tensors], tuple[dict[str, object], Tensors] | None]
@@ -110,40 +111,41 @@ def random_tokens(arch: ArchSpec, generator: np.random.Generator, batch: int) ->
 
 
 def random_signals(arch: ArchSpec, generator: np.random.Generator, batch: int) -> tuple[AnyArray, ...]:
-    """Random images or sounds, as the stem takes them."""
+    """Random images or sounds of the stem's shape."""
     return (generator.standard_normal((batch, *arch.stem.shape), np.float32),)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Form:
-    """A kind of model that chipwise builds, by what it reads and makes.
+    """A kind of model that chipwise builds.
 
     Attributes:
-        name: What messages call such a model.
-        matches: Whether a model is of this kind, whether all of it is built or not.
-        weights: Names and shapes of the weights before the layers, and of those behind them.
-        operators: What tells its operators from another kind's; None if none are listed.
-        graph: The module of ``chipwise.model.kinds`` that makes ONNX nodes of it.
-        module: The module of ``chipwise.model.kinds`` with its torch module.
-        modelling: What loads a folder of it that transformers has no code for; None where nothing is saved.
-        folders: The module of ``chipwise.model.kinds`` for folders of classes that transformers has (its
-            :class:`HfFolders`, ``FOLDERS``); empty where there are none.
-        inputs: Random inputs of its torch module, so many at once.
-        outputs: What its outputs are called.
-        gives: Whether its ONNX file gives the outputs of all positions, or their mean.
-        as_run: The model without the layers that nothing reads.
-        departures: Half a sentence for each block or field of a model of this kind with which it is not built.
-        other: Half a sentence for a model that does not match; empty where ``departures`` say what is missing.
-        task: The task of a run file whose data trains it, if any does.
-        does: What it reads and makes, in words.
-        sketch: What its designs are compared by beside their layers.
-        check_cut: Refuses a model whose weights are no part of a larger one's, by what stands before its layers.
-        cut_axes: Of that model, the larger one, and the larger one's weight that each of its weights is cut from: what
-            is not cut from the front of weights outside the layers.
-        untrained: Why chipwise trains none, where there is no task; empty for what departs from it.
+        name: Its name in messages.
+        matches: Whether a model is of this kind, even if chipwise does not build every part of it.
+        weights: Returns names and shapes of the weights of the stem and of the head.
+        operators: The operators in which it differs from other kinds; None if its operators are not listed.
+        graph: The module in ``chipwise.model.kinds`` that adds its ONNX nodes.
+        module: The module in ``chipwise.model.kinds`` with its torch module.
+        modelling: The modelling file for Hugging Face folders that transformers has no class for; None if there is
+            none.
+        folders: The module in ``chipwise.model.kinds`` whose ``FOLDERS`` (:class:`HfFolders`) handles folders for
+            transformers' own classes; empty if there is none.
+        inputs: Returns a batch of random inputs of its torch module.
+        outputs: Names of its outputs.
+        gives: Whether its ONNX file outputs all positions, or their mean.
+        as_run: Returns the model without layers whose results are unused.
+        departures: Yields a phrase for each block or field that prevents chipwise from building a model of this kind.
+        other: A phrase for a model that does not match; empty if ``departures`` explain it.
+        task: The task whose data train it, if there is one.
+        does: Describes its input and output in words.
+        sketch: The words about stem and head in a design's one-line summary.
+        check_cut: Raises an error if a model's stem cannot be cut from a larger model's.
+        cut_axes: Given the smaller model, the larger model, and the larger model's weight for each of its weights,
+            returns indices for axes outside the layers that do not simply keep their first values.
+        untrained: Why chipwise does not train this kind, if no task does.
         shrinks: Whether `chipwise shrink` cuts smaller models from it.
-        fusions: Operators that its graphs may write as one.
-        tables_shared: Whether data-parallel copies may each hold a part of its tables.
+        fusions: Groups of operators that its graphs may fuse.
+        tables_shared: Whether data-parallel replicas may each hold a part of its tables.
     """
 
     name: str
@@ -171,7 +173,7 @@ class Form:
     tables_shared: bool = False
 
     def hf_folders(self) -> HfFolders | None:
-        """What reads and writes folders of transformers' classes, if it has any."""
+        """The reader and writer of folders for transformers' own classes, if there is one."""
         if not self.folders:
             return None
         found: HfFolders = import_module(f"{__package__}.{self.folders}").FOLDERS
@@ -192,10 +194,10 @@ class Form:
 
         Args:
             arch: The model.
-            work: What was requested, for the error message ("exported to ONNX").
+            work: The requested action, for the error message ("exported to ONNX").
 
         Raises:
-            Unsupported: It does not; names the block or field, and where it stands.
+            Unsupported: chipwise does not build it; names the block or field and its place.
         """
         found = self._departure(arch)
         if found is not None:

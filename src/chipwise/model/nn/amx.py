@@ -1,7 +1,7 @@
-"""Keeps oneDNN off matrix instructions that the processor announces and cannot run.
+"""Keeps oneDNN from using matrix instructions that the processor lists but cannot run.
 
-Some virtual machines list AMX in their CPU flags without enabling it: the first bf16 product then ends the process with
-SIGILL. It is tried once in a forked child, and where the child dies oneDNN is limited to AVX-512.
+Some virtual machines list AMX in their CPU flags without enabling it; the first bf16 product then ends the process with
+SIGILL. A forked child tries one product; if it dies, oneDNN is limited to AVX-512.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ WITHOUT_AMX = "AVX512_CORE_FP16"
 
 
 def bf16_product_survives() -> bool:
-    """Whether a forked child lives through one bf16 matrix product."""
+    """Whether a forked child survives one bf16 matrix product."""
     child = os.fork()
     if child == 0:
-        faulthandler.disable()  # its death is the answer, no one need read of it
+        faulthandler.disable()  # a crash is an expected answer, so print no traceback
         torch.set_num_threads(1)
         one = torch.ones(64, 64, dtype=torch.bfloat16)
         torch.mm(one, one)
@@ -31,25 +31,25 @@ def bf16_product_survives() -> bool:
 
 
 def announces_amx() -> bool:
-    """Whether the processor's flags name AMX tiles."""
+    """Whether the processor's flags list AMX tiles."""
     info = Path("/proc/cpuinfo")
     return info.exists() and "amx_tile" in info.read_text(encoding="utf-8", errors="replace")
 
 
 @functools.cache
 def bf16_is_safe() -> bool:
-    """Whether this process may multiply in bf16: torch may have been at work before oneDNN's limit was set."""
+    """Whether this process may multiply in bf16; not if torch computed before oneDNN's limit was set."""
     return not announces_amx() or bf16_product_survives()
 
 
 def avoid_broken_amx(
     environment: MutableMapping[str, str] = os.environ, *, announced: bool | None = None
 ) -> MutableMapping[str, str]:
-    """Limits oneDNN where AMX is announced and does not work; the environment, changed in place.
+    """Limits oneDNN if AMX is listed but does not work, by changing ``environment`` in place.
 
     Args:
-        environment: Where the limit is written; one that is already there stays.
-        announced: Whether the processor names AMX; by its own flags unless given.
+        environment: Gets the limit; an existing limit is kept.
+        announced: Whether the processor lists AMX; read from its flags by default.
     """
     if announced is None:
         announced = announces_amx()

@@ -1,7 +1,7 @@
-"""Attention written out for short sequences.
+"""Attention as explicit matrix products, for short sequences.
 
-On a CPU the fused kernel's backward pass is several times slower than the two matrix products it stands for, and at a
-few hundred tokens there is no memory to save. Axes: B batch, N heads, K KV heads, T tokens, H head size.
+On a CPU the fused kernel's backward pass is several times slower than the two matrix products it replaces, and with a
+few hundred tokens it saves no memory. Axes: B batch, N heads, K KV heads, T tokens, H head size.
 """
 
 from __future__ import annotations
@@ -12,14 +12,14 @@ import math
 import torch
 from torch import Tensor
 
-LONGEST = 256  # tokens up to which the scores are written out
+LONGEST = 256  # most tokens for which explicit products are used
 
 
 def causal_attention(q_BNTH: Tensor, k_BKTH: Tensor, v_BKTH: Tensor) -> Tensor:
     """Softmax attention of every token to itself and those before it, (B, N, T, H); N a multiple of K."""
     batch, heads, tokens, size = q_BNTH.shape
     kv_heads = k_BKTH.shape[1]
-    group = heads // kv_heads  # the query heads that share a KV head become further rows of one product
+    group = heads // kv_heads  # query heads that share a KV head are stacked as rows of one product
     q = q_BNTH.reshape(batch * kv_heads, group * tokens, size)
     k = k_BKTH.reshape(batch * kv_heads, tokens, size)
     v = v_BKTH.reshape(batch * kv_heads, tokens, size)
@@ -32,10 +32,10 @@ def causal_attention(q_BNTH: Tensor, k_BKTH: Tensor, v_BKTH: Tensor) -> Tensor:
 def full_attention(
     q_BNTH: Tensor, k_BNTH: Tensor, v_BNTH: Tensor, hidden_BT: Tensor | None, bias_RNTT: Tensor | None = None
 ) -> Tensor:
-    """Softmax attention of every token to all, (B, N, T, H); keys and values may be of another sequence.
+    """Softmax attention of every token to all tokens, (B, N, T, H); keys and values may come from another sequence.
 
-    ``hidden_BT`` is added to the scores of its positions, or ``bias_RNTT`` to those of each pair: R divides B, and
-    sequence ``b`` has the biases ``b % R``.
+    ``hidden_BT`` is added to the scores of each key, or ``bias_RNTT`` to the scores of each pair: R divides B, and
+    sequence ``b`` uses the biases ``b % R``.
     """
     batch, heads, tokens, size = q_BNTH.shape
     q, k, v = (part.reshape(batch * heads, -1, size) for part in (q_BNTH, k_BNTH, v_BNTH))
@@ -56,6 +56,6 @@ def spread(bias_RNTT: Tensor, batch: int) -> Tensor:
 
 @functools.lru_cache(maxsize=64)
 def _future(tokens: int, group: int, dtype: torch.dtype, device: torch.device) -> Tensor:
-    """Minus infinity where a query may not look, for ``group`` stacked heads, (1, group · T, T)."""
+    """Causal mask (minus infinity for later keys) for ``group`` stacked heads, (1, group · T, T)."""
     mask = torch.full((tokens, tokens), float("-inf"), device=device).triu(1)
     return mask.repeat(group, 1).to(dtype)[None]

@@ -1,4 +1,4 @@
-"""First values of a module's parameters, before any training."""
+"""Initial values of a module's parameters."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ def fill(module: Module, *, seed: int, depth: int, deviation: Callable[[str], fl
 
     Args:
         module: The module to fill.
-        seed: Of the normal values, drawn in the order of the parameters.
-        depth: Layers.
-        deviation: The deviation of a parameter by its name, where a kind of model has one of its own; 0 draws nothing.
+        seed: Seed of the normal values, which are drawn in the order of the parameters.
+        depth: Number of layers.
+        deviation: Returns the standard deviation of a parameter by its name, or None for the default; 0 means zeros.
 
     References:
         Residual scaling by 1/√(2·depth): Radford et al. 2019 (GPT-2), section 2.3.

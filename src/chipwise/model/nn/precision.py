@@ -1,4 +1,4 @@
-"""The number format of matrix products: which one autocast uses here, and which one this machine computes fastest."""
+"""The number format of matrix products: the one that autocast uses, and the one that this machine computes fastest."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ Precision = Literal["bf16", "fp32"]
 
 
 def compute_format(x: Tensor) -> Tensor:
-    """``x`` in the format that autocast would give every matrix product with it; ``x`` itself without autocast.
+    """``x`` converted to autocast's format; without autocast, ``x`` itself.
 
-    Entered once per block, this saves a conversion per matrix.
+    Called once per block, this saves a conversion per matrix.
     """
     kind = x.device.type
     return x.to(torch.get_autocast_dtype(kind)) if torch.is_autocast_enabled(kind) else x
@@ -35,8 +35,8 @@ def torch_dtype(precision: Precision) -> torch.dtype:
 def fastest_precision() -> Precision:
     """The format with the fastest matrix products on one core of this machine, measured in a few milliseconds.
 
-    Near a tie the answer may differ from one process to the next: what must be the same keeps it, see
-    :func:`kept_precision`.
+    If two formats are about equally fast, the answer may differ between processes; use :func:`kept_precision` where it
+    must not.
     """
 
     def seconds(dtype: torch.dtype) -> float:
@@ -48,7 +48,7 @@ def fastest_precision() -> Precision:
             best = min(best, time.perf_counter() - start)
         return best
 
-    if not bf16_is_safe():  # torch was at work before oneDNN's limit was set
+    if not bf16_is_safe():  # torch computed before oneDNN's limit was set
         return "fp32"
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
@@ -59,7 +59,7 @@ def fastest_precision() -> Precision:
 
 
 def kept_precision(path: Path) -> Precision:
-    """The precision of a run: measured once and kept in ``path``, so that all its processes and resumes agree."""
+    """The precision of a run: measured once and stored in ``path``, so that all processes and resumed runs agree."""
     if path.exists():
         held = read_json(path)
         if held in get_args(Precision):

@@ -17,9 +17,9 @@ def tables(head_size: int, max_tokens: int, theta: float) -> tuple[Tensor, Tenso
 
 
 def rotate(x_BNTH: Tensor, cos_TH: Tensor, sin_TH: Tensor) -> Tensor:
-    """``x_BNTH`` turned by its positions' angles; ``cos_TH`` and ``sin_TH`` hold half a head each.
+    """``x_BNTH`` rotated by its positions' angles; ``cos_TH`` and ``sin_TH`` hold half a head each.
 
-    The halves change places by a roll: slicing them would make the backward pass fill two tensors with zeros.
+    The halves are swapped by a roll: with slices, the backward pass would have to fill two tensors with zeros.
     """
     cos = torch.cat((cos_TH, cos_TH), dim=-1).to(x_BNTH.dtype)
     sin = torch.cat((-sin_TH, sin_TH), dim=-1).to(x_BNTH.dtype)

@@ -1,1 +1,1 @@
-"""Operators: FLOPs and bytes of each kernel, counted in closed form; sizes may be arrays."""
+"""Operators: FLOPs and bytes of each kernel in closed form; sizes may be arrays."""

@@ -1,4 +1,4 @@
-"""Attention: scores, softmax and values of new positions over those in the cache, fused or not; latent attention.
+"""Attention of new positions over the KV cache and themselves, fused or not; and latent attention.
 
 References:
     Dao et al. 2022, FlashAttention, arXiv:2205.14135: algorithms 0 and 1, theorem 2.
@@ -14,20 +14,20 @@ from chipwise.errors import SpecError
 from chipwise.model.ops.op import chunk_triangles, greater, lesser, triangle
 from chipwise.model.ops.work import Work
 
-SOFTMAX_FLOPS = 5  # a score: scale, compare with the greatest, subtract, exponential, sum
-ROTATION_FLOPS = 3  # a value: two products, one sum
+SOFTMAX_FLOPS = 5  # per score: scale, maximum, subtract, exponential, sum
+ROTATION_FLOPS = 3  # per value: two products, one sum
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttentionOp:
-    """Scores, softmax and values of ``query_tokens`` new positions over ``past_tokens`` and themselves.
+    """Attention (scores, softmax, values) of ``query_tokens`` new positions over ``past_tokens`` and themselves.
 
-    Rotary positions are part of it when ``rope``; so is writing the new keys and values to the cache. ``window`` is
-    the tokens that a query sees, itself included (half of them on each side where not ``causal``); with ``chunk``,
-    positions see those of their own chunk alone. ``cross`` attends to ``past_tokens`` of another sequence; no new keys.
-    Where it does not own its cache, it reads that of an earlier layer, which is counted there. ``biases`` are tables of
-    a value for each pair and head that is added to the scores: one, or as many as sequences of different ones.
-    ``fused`` keeps the scores on chip; otherwise they go through memory, and masked ones are computed too.
+    Writing new keys and values to the cache is included, and rotary positions if ``rope``. ``window`` is the number of
+    tokens that a query attends to, itself included (half on each side if not ``causal``); ``chunk`` limits attention to
+    chunks of so many tokens. ``cross`` attends to ``past_tokens`` of another sequence, without new keys. If
+    ``owns_cache`` is false, it reads the cache of an earlier layer, which counts writing it. ``biases`` is the number
+    of bias tables (one value per pair and head, added to the scores): one, or one per sequence. ``fused`` keeps scores
+    on chip; otherwise they go through memory, and masked scores are computed too.
     """
 
     batch: Size
@@ -59,25 +59,25 @@ class AttentionOp:
         return "attention"
 
     def pairs(self) -> Size:
-        """Query-key pairs that the mask leaves, per head and sequence."""
+        """Query-key pairs that are not masked, per head and sequence."""
         new, past = self.query_tokens, self.past_tokens
         if self.cross:
             return new * past
         if not self.causal:
             if self.window is None:
                 return new * (past + new)
-            # A band: |i - j| <= reach, less the two corners that stick out.
+            # A band |i - j| <= reach, minus its two corners outside the square.
             reach = lesser(self.window // 2, new - 1)
             return new * past + new * (2 * reach + 1) - 2 * triangle(reach)
         if self.chunk is not None:
             return chunk_triangles(past + new, self.chunk) - chunk_triangles(past, self.chunk)
         if self.window is None:
             return new * past + triangle(new)
-        growing = lesser(greater(self.window - past, 0), new)  # queries that see less than a window
+        growing = lesser(greater(self.window - past, 0), new)  # queries with fewer past tokens than the window
         return growing * past + triangle(growing) + (new - growing) * self.window
 
     def kept_tokens(self) -> Size:
-        """Positions of the cache that are read, per sequence."""
+        """Cache positions that are read, per sequence."""
         if self.chunk is not None:
             return self.past_tokens % self.chunk
         if self.window is None:
@@ -85,9 +85,10 @@ class AttentionOp:
         return lesser(self.past_tokens, self.window)
 
     def work(self) -> Work:
-        """Two products of 2·head_size FLOPs a pair, five of softmax a pair, three of rotation a value.
+        """FLOPs: two products of 2·head_size per pair, five of softmax per pair, three of rotation per value.
 
-        Unfused, every score of the rectangle is computed, written, read and written by softmax, and read again.
+        If not fused, all scores, masked ones included, are computed and written, then read and written by softmax, and
+        read again.
         """
         rows = self.batch * self.query_tokens
         new_kv = 0 if self.cross else 2 * rows * self.kv_heads * self.head_size
@@ -114,9 +115,9 @@ class AttentionOp:
 class LatentAttentionOp:
     """Multi-head latent attention of new positions over ``past_tokens`` and themselves, causal.
 
-    The cache holds ``kv_rank + rope_size`` values a token for all heads together. ``absorbed`` (decode) works on those:
-    queries and results are of the latent's width, and the products that take them there and back are matmuls of their
-    own. Otherwise (prefill) keys and values have been expanded, ``nope_size + rope_size`` and ``value_size`` a head.
+    The cache holds ``kv_rank + rope_size`` values per token for all heads together. ``absorbed`` (decode) works
+    directly on these latents: queries and results have the latent's width, and separate matmuls convert them. Otherwise
+    (prefill) keys and values have been expanded to ``nope_size + rope_size`` and ``value_size`` per head.
     """
 
     batch: Size
@@ -137,21 +138,21 @@ class LatentAttentionOp:
         return "latent_attention"
 
     def pairs(self) -> Size:
-        """Query-key pairs that the causal mask leaves, per head and sequence."""
+        """Query-key pairs that the causal mask allows, per head and sequence."""
         return self.query_tokens * self.past_tokens + triangle(self.query_tokens)
 
     @property
     def key_size(self) -> Size:
-        """Width of a query or key of one head."""
+        """Width of one head's query or key."""
         return (self.kv_rank if self.absorbed else self.nope_size) + self.rope_size
 
     @property
     def result_size(self) -> Size:
-        """Width of the result of one head."""
+        """Width of one head's result."""
         return self.kv_rank if self.absorbed else self.value_size
 
     def work(self) -> Work:
-        """2·(key + result) and five FLOPs a pair and head; the latent is read once for all heads when absorbed."""
+        """FLOPs: 2·(key + result) + 5 per pair and head. If absorbed, the latent is read once for all heads."""
         rows = self.batch * self.query_tokens
         pairs = self.batch * self.heads * self.pairs()
         queries, results = rows * self.heads * self.key_size, rows * self.heads * self.result_size
@@ -173,8 +174,8 @@ class LatentAttentionOp:
 def flash_attention_io(*, tokens: int, head_size: int, sram_values: int) -> int:
     """Values that FlashAttention moves to and from memory for one head of a sequence, forward, without a mask.
 
-    Algorithm 1 of the paper: key blocks of ``M / 4d`` rows on the outside, each read once; for each of them all queries
-    and results are read and results written, with two statistics a row read and written.
+    Algorithm 1 of the paper: the outer loop reads each key block of ``M / 4d`` rows once; for each block, all queries
+    and results are read and results written, and two statistics per row are read and written.
 
     Args:
         tokens: Length N of the sequence.
@@ -188,5 +189,5 @@ def flash_attention_io(*, tokens: int, head_size: int, sram_values: int) -> int:
 
 
 def standard_attention_io(*, tokens: int, head_size: int) -> int:
-    """Values that attention moves for one head where scores and probabilities go through memory (algorithm 0)."""
+    """Values that attention moves for one head if scores and probabilities go through memory (algorithm 0)."""
     return 4 * tokens * head_size + 4 * tokens**2

@@ -2,7 +2,7 @@
 
 References:
     Thakur, Rabenseifner and Gropp 2005, Optimization of collective communication operations in MPICH.
-    NVIDIA nccl-tests, PERFORMANCE.md: the bus-bandwidth factors are the shares below.
+    NVIDIA nccl-tests, PERFORMANCE.md: its bus-bandwidth factors are the shares in :meth:`CollectiveOp.work`.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ Collective = Literal["all_reduce", "all_gather", "reduce_scatter", "all_to_all",
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CollectiveOp:
-    """One collective among ``devices``.
+    """One collective operation among ``devices``.
 
-    ``payload_bytes`` is what each device holds in full: the vector that is reduced, the result that is gathered, the
-    vector that is reduced and scattered, the buffer that is dealt out to all, the message that is sent.
+    ``payload_bytes`` is the size of the full buffer on one device: the vector of an all-reduce or reduce-scatter, the
+    result of an all-gather, the send buffer of an all-to-all, or the message of p2p.
     """
 
     collective: Collective
@@ -35,10 +35,10 @@ class CollectiveOp:
         return self.collective
 
     def work(self) -> Work:
-        """Bytes that each device sends, and sums that it computes, at the least.
+        """The least bytes that each device sends, and the least sums that it computes.
 
-        With p devices: (p - 1)/p of the payload for gathering, scattering and dealing out, twice that for reducing on
-        all, the whole payload from point to point.
+        With p devices: (p - 1)/p of the payload for all-gather, reduce-scatter and all-to-all, twice that for
+        all-reduce, and the whole payload for p2p.
         """
         share = (self.devices - 1) / self.devices
         sent = {"p2p": 1, "all_reduce": 2 * share}.get(self.collective, share) * self.payload_bytes

@@ -1,4 +1,4 @@
-"""Functions of single values: activations, gating, rotation, conversion between formats, copies into the cache."""
+"""Element-wise functions: activations, gating, rotation, conversion between formats, copies into the cache."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ Function = Literal[
 ]  # fmt: skip
 
 FLOPS: dict[str, tuple[int, int]] = {
-    # FLOPs a value of the result, tensors read
+    # (FLOPs per result, number of tensors read)
     "relu": (1, 1),
-    "relu2": (2, 1),  # and a square
+    "relu2": (2, 1),  # ReLU and a square
     "gelu": (8, 1),
     "gelu_tanh": (9, 1),
     "silu": (5, 1),
@@ -42,10 +42,10 @@ FLOPS: dict[str, tuple[int, int]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Elementwise:
-    """``function`` for ``elements`` results.
+    """``function`` applied element-wise, with ``elements`` results.
 
-    ``inputs`` is how many tensors of as many values are read (None: as many as the function has arguments); ``output``
-    is the format of the results where it is not that of ``activations`` (quantising, writing a narrower cache).
+    ``inputs`` is the number of tensors that are read (None: one per argument of the function). ``output`` is the format
+    of the results if it differs from ``activations`` (quantising, writing a narrower cache).
     """
 
     function: Function
@@ -60,7 +60,7 @@ class Elementwise:
         return "elementwise"
 
     def work(self) -> Work:
-        """FLOPs a value as in ``FLOPS`` (an exponential or a division is one)."""
+        """FLOPs per value from ``FLOPS`` (an exponential or a division counts as one)."""
         per_value, arguments = FLOPS[self.function]
         inputs = arguments if self.inputs is None else self.inputs
         return Work(

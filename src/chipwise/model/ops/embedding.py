@@ -1,4 +1,4 @@
-"""Into and out of the vocabulary: gathering rows of a table, choosing the next token."""
+"""Looking up rows of a table, and choosing the next token."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from chipwise.model.ops.work import Work
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EmbeddingOp:
-    """``tokens`` rows of ``width`` gathered from a table of ``rows`` kept in ``weights`` format."""
+    """Gathers ``tokens`` rows of ``width`` values from a table of ``rows`` rows stored in ``weights`` format."""
 
     tokens: Size
     width: Size
@@ -34,7 +34,7 @@ class EmbeddingOp:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SampleOp:
-    """The next token of ``rows`` sequences from their logits: the argmax, or a sample of the softmax."""
+    """Chooses the next token of ``rows`` sequences from their logits: the argmax, or a sample from the softmax."""
 
     rows: Size
     vocabulary: Size
@@ -47,7 +47,7 @@ class SampleOp:
         return "sample"
 
     def work(self) -> Work:
-        """A comparison a logit; drawing also takes the softmax (5) and the running sum (1). 32-bit tokens leave."""
+        """One comparison per logit; sampling adds softmax (5) and running sum (1). 32-bit tokens are written."""
         logits = self.rows * self.vocabulary
         return Work(
             flops=logits * (1 if self.greedy else 6),

@@ -32,7 +32,7 @@ class OpGraph:
         return len(self.ops)
 
     def work(self) -> Work:
-        """All operators' work together. Weights that several layers share are read, and counted, each time."""
+        """Total work of all operators. Weights that several layers share are counted each time they are read."""
         total = Work(flops=0)
         for placed in self.ops:
             total = total + placed.op.work()

@@ -1,4 +1,4 @@
-"""Products of activations with weight matrices: one matrix, one per group of rows, or small filters (convolution)."""
+"""Products of activations with weights: one matrix, one matrix per group of rows, or a convolution."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def product_format(activations: str) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Matmul:
-    """(m, k) activations times a (k, n) weight matrix in ``weights`` format, plus a bias if any."""
+    """(m, k) activations times a (k, n) weight matrix in ``weights`` format, optionally plus a bias."""
 
     m: Size
     k: Size
@@ -36,7 +36,7 @@ class Matmul:
         return weight_format(self.weights)
 
     def work(self) -> Work:
-        """2mkn FLOPs and one a value for the bias; the weights once, the activations in and out."""
+        """2mkn FLOPs, plus one per result with a bias. Weights and inputs are read once, results written once."""
         outputs, leaves = self.m * self.n, product_format(self.activations)
         bias = values_bytes(self.n, leaves) if self.bias else 0
         return Work(
@@ -49,7 +49,7 @@ class Matmul:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupedMatmul:
-    """``tokens`` rows routed to ``groups`` weight matrices of (k, n), in one kernel; each row meets one matrix."""
+    """``tokens`` rows routed to ``groups`` weight matrices of (k, n) in one kernel; each row uses one matrix."""
 
     tokens: Size
     groups: Size
@@ -64,7 +64,7 @@ class GroupedMatmul:
         return "grouped_matmul"
 
     def work(self) -> Work:
-        """2·tokens·k·n FLOPs. Matrices that have rows are read once; at most as many have rows as there are rows."""
+        """2·tokens·k·n FLOPs. Each matrix with at least one row is read once: at most min(groups, tokens) matrices."""
         met = lesser(self.tokens, self.groups)
         return Work(
             flops=2 * self.tokens * self.k * self.n,
@@ -75,15 +75,15 @@ class GroupedMatmul:
 
 
 DENSE_CONV = 64
-"""Inputs of an output from which on a convolution is computed as a matrix product (implicit GEMM)."""
+"""Convolutions with at least this many inputs per output are computed as a matrix product (implicit GEMM)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConvOp:
-    """Convolution: each of ``positions`` outputs sees ``taps`` inputs of its group's channels.
+    """A convolution: each of ``positions`` outputs reads ``taps`` inputs in its group's channels.
 
-    ``taps`` is the filter's size, all axes multiplied; ``groups == in_channels == out_channels`` is depthwise, as in
-    the short causal convolutions of Mamba and gated delta layers. ``input_positions`` None means as many as outputs.
+    ``taps`` is the filter's size over all axes; ``groups == in_channels == out_channels`` is depthwise, as in the short
+    causal convolutions of Mamba and gated delta layers. ``input_positions`` None means as many inputs as outputs.
     """
 
     batch: Size
@@ -96,7 +96,7 @@ class ConvOp:
     weights: str = "fp32"
     activations: str = "fp32"
     bias: bool = False
-    centred: bool = False  # as many positions after as before are seen; a causal one has a kernel of its own
+    centred: bool = False  # reads as many positions after as before; causal convolutions have another kernel
 
     @property
     def kind(self) -> str:
@@ -104,7 +104,7 @@ class ConvOp:
         return "conv"
 
     def work(self) -> Work:
-        """Two FLOPs a tap and channel of the group, for each output, and one for the bias."""
+        """For each output: two FLOPs per tap and channel of the group, and one for the bias."""
         fan_in = self.taps * (self.in_channels // self.groups)
         outputs = self.batch * self.positions * self.out_channels
         inputs = self.positions if self.input_positions is None else self.input_positions

@@ -11,7 +11,7 @@ from chipwise.model.ops.work import Work
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NormOp:
-    """RMSNorm or LayerNorm over ``width``, on ``rows`` rows; ``skip`` adds to the residual stream first, fused."""
+    """RMSNorm or LayerNorm over ``width`` values for ``rows`` rows; ``skip`` includes a fused residual addition."""
 
     rows: Size
     width: Size
@@ -26,7 +26,7 @@ class NormOp:
         return "norm"
 
     def work(self) -> Work:
-        """Four FLOPs a value for RMSNorm (square, sum, scale, weight), seven for LayerNorm, one for the residual."""
+        """FLOPs per value: four for RMSNorm (square, sum, scale, weight), seven for LayerNorm, one for the residual."""
         values = self.rows * self.width
         per_value = (4 if self.norm == "rmsnorm" else 7) + (1 if self.skip else 0) + (1 if self.bias else 0)
         moved = values_bytes(values * (2 if self.skip else 1), self.activations)

@@ -1,4 +1,4 @@
-"""An operator that runs once in several passes, such as the decoder of latents after all steps."""
+"""An operator that runs once per several passes, such as the decoder of latents after all denoising steps."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from chipwise.model.ops.work import Work
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Once:
-    """``op`` divided by ``passes``, so that each pass is charged an equal part."""
+    """``op`` whose work is spread evenly over ``passes`` passes."""
 
     op: Op
     passes: int
 
     @property
     def kind(self) -> str:
-        """The operator's."""
+        """The kind of ``op``."""
         return self.op.kind
 
     def work(self) -> Work:
-        """A pass's part of the operator's work."""
+        """One pass's share of the operator's work."""
         whole = self.op.work()
         return Work(
             flops=whole.flops / self.passes,

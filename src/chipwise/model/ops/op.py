@@ -1,8 +1,8 @@
-"""Operators: sizes in, counted work out. Each one is one kernel, or one node of a runtime's graph.
+"""Operators, which count their work from their sizes. Each is one kernel, or one node of a runtime's graph.
 
-Sizes are whole numbers or numpy arrays of one shape, so that one operator can stand for thousands of calls. Formats are
-names of :mod:`chipwise.core.dtypes`. Bytes are counted as if each distinct byte moved once; a multiply-add is two
-FLOPs, and one exponential, division or square root is one.
+Sizes are whole numbers, or numpy arrays of one shape, so that one operator can represent thousands of calls. Formats
+are names from :mod:`chipwise.core.dtypes`. Each distinct byte is counted once. A multiply-add counts as two FLOPs; an
+exponential, division or square root counts as one.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def greater(a: Size, b: Size) -> Size:
 
 
 def choose(condition: bool | np.bool_ | NDArray[np.bool_], a: Size, b: Size) -> Size:
-    """``a`` where ``condition`` holds, else ``b``; all may be arrays."""
+    """``a`` if ``condition`` holds, else ``b``; each may be an array."""
     if isinstance(condition, bool | np.bool_):
         return a if condition else b
     return np.where(condition, a, b)
@@ -52,7 +52,7 @@ def triangle(n: Size) -> Size:
 
 
 def chunk_triangles(n: Size, chunk: Size) -> Size:
-    """Pairs (i, j) with j <= i < n in the same chunk of ``chunk`` positions: triangles of whole chunks and a rest."""
+    """Number of pairs (i, j) with j <= i < n in the same chunk of ``chunk`` positions."""
     return n // chunk * triangle(chunk) + triangle(n % chunk)
 
 

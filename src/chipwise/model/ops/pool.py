@@ -23,7 +23,7 @@ class PoolOp:
         return "pool"
 
     def work(self) -> Work:
-        """A sum a value that is read, and a division a result."""
+        """One addition per value read, and one division per result."""
         read, written = self.batch * self.positions * self.width, self.batch * self.width
         return Work(
             flops=read + written,

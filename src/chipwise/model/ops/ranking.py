@@ -1,4 +1,4 @@
-"""Operators of ranking models: bags of embeddings, attention of a request's positions, a product of rows with rows."""
+"""Operators of ranking models: embedding bags, attention over a request, and row-wise dot products."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from chipwise.model.ops.attention import SOFTMAX_FLOPS
 from chipwise.model.ops.op import triangle
 from chipwise.model.ops.work import Work
 
-POINTWISE_FLOPS = 7  # a score: scale, bias, and the five of SiLU
+POINTWISE_FLOPS = 7  # per score: scale, bias, and five for SiLU
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EmbeddingBagOp:
-    """``bags`` sums of ``ids`` rows each, of ``width`` values, from a table of ``rows`` kept in ``weights`` format."""
+    """``bags`` sums of ``ids`` rows of ``width`` values, from a table of ``rows`` rows stored in ``weights`` format."""
 
     bags: Size
     ids: Size
@@ -29,7 +29,7 @@ class EmbeddingBagOp:
         return "embedding_bag"
 
     def work(self) -> Work:
-        """An addition a value that is gathered; the gathered rows are read, the sums written."""
+        """One addition per gathered value; the gathered rows are read, the sums written."""
         gathered = self.bags * self.ids
         return Work(
             flops=gathered * self.width,
@@ -40,12 +40,12 @@ class EmbeddingBagOp:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequestAttentionOp:
-    """Attention of a request's positions: each sees the ``history`` before it and itself, with a bias by distance.
+    """Attention over a request: each position attends to the ``history`` before it and itself, with position biases.
 
-    A candidate stands after the whole history and sees no other candidate. With ``whole`` the history's own positions
-    ask too, else only candidates do (the last attention of a model). ``pointwise`` takes SiLU of each score where
-    others take a softmax. ``fused`` keeps the scores on chip and leaves out those of hidden pairs; otherwise they go
-    through memory, and hidden ones are computed too.
+    A candidate attends to the whole history and to no other candidate. If ``whole``, history positions are queries too;
+    otherwise only candidates are (in a model's last attention). ``pointwise`` applies SiLU to each score instead of a
+    softmax. ``fused`` keeps scores on chip and skips masked pairs; otherwise scores go through memory, and masked ones
+    are computed too.
     """
 
     batch: Size
@@ -65,20 +65,20 @@ class RequestAttentionOp:
 
     @property
     def queries(self) -> Size:
-        """Positions of a request that ask."""
+        """Number of queries per request."""
         return self.candidates + (self.history if self.whole else 0)
 
     @property
     def positions(self) -> Size:
-        """Positions of a request."""
+        """Positions per request."""
         return self.history + self.candidates
 
     def pairs(self) -> Size:
-        """Pairs of positions that see one another, per head and request."""
+        """Query-key pairs that are not masked, per head and request."""
         return self.candidates * (self.history + 1) + (triangle(self.history) if self.whole else 0)
 
     def work(self) -> Work:
-        """Two products of 2·head_size FLOPs a pair, plus softmax or SiLU."""
+        """FLOPs: two products of 2·head_size per pair, plus softmax or SiLU."""
         width = self.heads * self.head_size
         each = 4 * self.head_size + (POINTWISE_FLOPS if self.pointwise else SOFTMAX_FLOPS)
         pairs: Size = self.batch * self.heads * self.pairs()
@@ -96,7 +96,7 @@ class RequestAttentionOp:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowDotOp:
-    """The inner products of ``rows`` pairs of rows of ``width`` values."""
+    """The dot products of ``rows`` pairs of rows with ``width`` values."""
 
     rows: Size
     width: Size
@@ -108,7 +108,7 @@ class RowDotOp:
         return "row_dot"
 
     def work(self) -> Work:
-        """Two FLOPs a value of the rows."""
+        """Two FLOPs per pair of values."""
         values = self.rows * self.width
         return Work(
             flops=2 * values,

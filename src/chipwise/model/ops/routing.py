@@ -1,4 +1,4 @@
-"""Mixture of experts: choosing experts for each token, and the experts that one device holds."""
+"""Mixture of experts: routing tokens to experts, and computing the experts on one device."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from chipwise.model.ops.work import Work
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RouteOp:
-    """The ``topk`` of ``experts`` for each of ``tokens``, from FP32 scores of a separate matmul."""
+    """Chooses ``topk`` of ``experts`` for each of ``tokens``, from the FP32 scores of a separate matmul."""
 
     tokens: Size
     experts: Size
@@ -23,18 +23,18 @@ class RouteOp:
         return "route"
 
     def work(self) -> Work:
-        """Softmax (5 a score), a comparison a score and choice; a 32-bit weight and number leave for each choice."""
+        """FLOPs: softmax (5) and ``topk`` comparisons per score. Each choice writes a 32-bit weight and index."""
         scores = self.tokens * self.experts
         return Work(flops=scores * (5 + self.topk), read_bytes=4 * scores, write_bytes=8 * self.tokens * self.topk)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExpertsOp:
-    """The part of ``tokens`` that falls to the ``local_experts`` (of ``experts``) that a device holds, in one call.
+    """The work of ``local_experts`` (of ``experts``) on one device, for the share of ``tokens`` routed to them.
 
-    Each token goes to ``topk`` experts, uniformly and independently; counts are expectations. Two grouped products with
-    the activation between, whose width goes through memory; choosing and summing up are operators of their own.
-    Not ``grouped``, experts run one after another.
+    Each token is routed to ``topk`` experts, uniformly and independently; counts are expected values. An expert is two
+    products with the activation between them, whose input goes through memory. Routing and combining are separate
+    operators. If not ``grouped``, experts run one after another.
     """
 
     tokens: Size
@@ -64,7 +64,7 @@ class ExpertsOp:
         return self.local_experts * (1 - missed)
 
     def work(self) -> Work:
-        """6·rows·d_model·width FLOPs where gated, else 4; six or one of the activation; met experts are read."""
+        """FLOPs: (6 if gated, else 4)·rows·d_model·width plus the activation. Weights of ``met`` experts are read."""
         rows, inner = self.rows(), self.rows() * self.width
         matrices = 3 if self.gated else 2
         stored = weight_format(self.weights)

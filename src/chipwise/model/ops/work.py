@@ -11,13 +11,13 @@ from chipwise.core.dtypes import Size
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Work:
-    """Counts, never rates: whole numbers, arrays, or expectations if routing is random."""
+    """Counts of FLOPs and bytes, never rates: whole numbers, arrays, or expected values if routing is random."""
 
     flops: Size  # a multiply-add is two
     weight_bytes: Size = 0  # parameters read, in their stored format, scales included
     read_bytes: Size = 0  # activations and cache read, each distinct byte once
     write_bytes: Size = 0
-    link_bytes: Size = 0  # sent to other devices by each device
+    link_bytes: Size = 0  # bytes that each device sends to others
 
     @property
     def bytes(self) -> Size:

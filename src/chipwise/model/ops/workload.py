@@ -7,19 +7,19 @@ from enum import StrEnum
 
 from chipwise.core.fields import check_fields, positive
 
-MOST_TOKENS, MOST_REQUESTS = 100_000_000, 1_000_000  # of one request; at the same time
+MOST_TOKENS, MOST_REQUESTS = 100_000_000, 1_000_000  # most tokens per request; most simultaneous requests
 
 
 class Phase(StrEnum):
     """Phase of inference: prefill or decode."""
 
-    PREFILL = "prefill"  # the prompt in one pass; ends with the first token's logits
-    DECODE = "decode"  # one new token a pass, reading the KV cache
+    PREFILL = "prefill"  # the whole prompt in one pass, up to the first token's logits
+    DECODE = "decode"  # one new token per pass, reading the KV cache
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Workload:
-    """One request shape: ``batch`` prompts of ``prompt_tokens`` and ``new_tokens`` generated after each."""
+    """A batch of equal requests: ``batch`` prompts of ``prompt_tokens``, each with ``new_tokens`` generated tokens."""
 
     prompt_tokens: int = 64
     new_tokens: int = 64
@@ -36,7 +36,7 @@ class Workload:
         return self.prompt_tokens + self.new_tokens
 
     def past_tokens(self, phase: Phase) -> int:
-        """Cached positions before the pass: none in prefill, those of the middle step in decode."""
+        """Cached positions before the pass: 0 in prefill; the middle decode step's in decode."""
         return 0 if phase is Phase.PREFILL else self.prompt_tokens + self.new_tokens // 2
 
     def query_tokens(self, phase: Phase) -> int:

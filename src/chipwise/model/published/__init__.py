@@ -1,1 +1,1 @@
-"""Published models: Hugging Face configs to and from architectures, and the names that people type."""
+"""Published models: conversion between Hugging Face configs and architectures, and look-up by typed names."""

@@ -1,4 +1,4 @@
-"""Configs that are read as another family: ``folder as llama``, the form of ``--like llama``."""
+"""Reading a config as another family: ``folder as llama``, the stored form of ``--like llama``."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _ALIKE = re.compile(r"(.+) as ([A-Za-z0-9_.-]+)")
 
 
 def split(model: str | Path) -> tuple[str, str | None]:
-    """The model's file or folder, and the family to read its config as; for any other name, the name and None.
+    """Splits ``FOLDER as FAMILY`` into its parts; any other name gives the name and None.
 
     >>> split("gpt2")
     ('gpt2', None)
@@ -25,10 +25,10 @@ def split(model: str | Path) -> tuple[str, str | None]:
 
 
 def named(model: Model, like: str | None) -> Model | str:
-    """The name of ``model``, read as one of the family ``like``; ``model`` itself where none is given.
+    """``MODEL as LIKE`` for a model that is read as the family ``like``; ``model`` itself without ``like``.
 
     Raises:
-        SpecError: It is not a file or folder.
+        SpecError: ``model`` is not a file or folder.
     """
     if like is None:
         return model

@@ -1,4 +1,4 @@
-"""Shared parts of the readers of model families."""
+"""Functions that the readers of several model families share."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Windows = Sequence[int | None]
 
 
 def attention(fields: Fields, *, head_size: int | None = None, **changes: object) -> Attention:
-    """Heads and their size, as Llama's config and those after it name them, with ``changes``."""
+    """An attention block from fields named as in Llama's config, with ``changes``."""
     d_model, heads = fields.size("hidden_size"), fields.size("num_attention_heads")
     size = fields.size_or_none("head_dim") or head_size
     if not size:
@@ -31,7 +31,7 @@ def attention(fields: Fields, *, head_size: int | None = None, **changes: object
 
 
 def gated(fields: Fields, *, bias: bool = False, activation: str = "hidden_act", default: str = "silu") -> FeedForward:
-    """A gated feed-forward of ``intermediate_size``."""
+    """A gated feed-forward of width ``intermediate_size``."""
     return FeedForward(
         width=fields.size("intermediate_size"), activation=fields.activation(activation, default), bias=bias
     )
@@ -40,7 +40,7 @@ def gated(fields: Fields, *, bias: bool = False, activation: str = "hidden_act",
 def layers(
     fields: Fields, heads: Attention, ffn: FeedForwardBlock, windows: Windows | None = None
 ) -> tuple[Layer, ...]:
-    """Layers of attention and ``ffn`` that differ in their windows alone."""
+    """Layers of attention and ``ffn`` that differ only in their windows."""
     sizes = windows or (None,) * depth(fields)
     return tuple(Layer(attention=replace(heads, window=window), ffn=ffn) for window in sizes)
 
@@ -51,7 +51,7 @@ def depth(fields: Fields) -> int:
 
 
 def decoder(fields: Fields, stack: Iterable[Layer], **changes: object) -> dict[str, object]:
-    """The fields of an ArchSpec that Llama and those after it have in common, with ``changes``."""
+    """The ArchSpec fields that Llama-like families have in common, with ``changes``."""
     found: dict[str, object] = {
         "vocab_size": fields.size("vocab_size"),
         "d_model": fields.size("hidden_size"),
@@ -67,7 +67,7 @@ def decoder(fields: Fields, stack: Iterable[Layer], **changes: object) -> dict[s
 
 
 def layer_types(fields: Fields, default: Sequence[str], known: Iterable[str]) -> list[str]:
-    """The kind of each layer: ``layer_types``, or ``default`` where the config has none."""
+    """The kind of each layer: ``layer_types``, or ``default`` if the config has none."""
     types = fields.items("layer_types") or list(default)
     if len(types) != depth(fields):
         raise SpecError(f"names {len(types)} layers; num_hidden_layers is {depth(fields)}", field="layer_types")
@@ -78,6 +78,6 @@ def layer_types(fields: Fields, default: Sequence[str], known: Iterable[str]) ->
 
 
 def windows_of(fields: Fields, window: int | None, default: Sequence[str]) -> Windows:
-    """The window of each layer: sliding in some, full in others."""
+    """The window of each layer; None for full attention."""
     types = layer_types(fields, default, {"full_attention", "sliding_attention"})
     return tuple(window if kind == "sliding_attention" else None for kind in types)

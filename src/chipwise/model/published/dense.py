@@ -20,14 +20,14 @@ def read_llama(fields: Fields) -> dict[str, object]:
 
 
 def read_mistral(fields: Fields) -> dict[str, object]:
-    """Mistral. A config without the window's field has the published one; null means none."""
+    """Mistral. Without the field ``sliding_window``, the published window applies; null means no window."""
     fields.maybe("layer_types")
     window = fields.size_or_none("sliding_window") if fields.has("sliding_window") else 4096
     return decoder(fields, layers(fields, attention(fields), gated(fields), (window,) * depth(fields)))
 
 
 def read_ministral3(fields: Fields) -> dict[str, object]:
-    """Ministral 3 and Devstral 2: no window unless the config names one."""
+    """Ministral 3 and Devstral 2: no window unless the config has one."""
     window = fields.size_or_none("sliding_window")
     return decoder(fields, layers(fields, attention(fields, head_size=128), gated(fields), (window,) * depth(fields)))
 
@@ -45,7 +45,7 @@ def read_qwen3(fields: Fields) -> dict[str, object]:
 
 
 def qwen_windows(fields: Fields) -> Windows:
-    """The window of each layer: ``layer_types`` where given, else the layers from ``max_window_layers`` on."""
+    """The window of each layer: from ``layer_types``, else a window in the layers from ``max_window_layers`` on."""
     on = fields.take("use_sliding_window", bool, False)
     window = fields.size("sliding_window", 4096)
     first = fields.size("max_window_layers", 28, least=0)
@@ -81,12 +81,12 @@ def read_phi3(fields: Fields) -> dict[str, object]:
 
 
 def read_granite(fields: Fields) -> dict[str, object]:
-    """Granite 3, dense. Its multipliers are noted by their names."""
+    """Granite 3, dense. Its multipliers do not fit an ArchSpec and are noted as unsupported fields."""
     return read_llama(fields)
 
 
 def read_olmo2(fields: Fields) -> dict[str, object]:
-    """OLMo 2: norms after the blocks, and over all heads of queries and keys at once."""
+    """OLMo 2: norms after the blocks; query and key norms over all heads."""
     bias = fields.take("attention_bias", bool, False)
     heads = attention(fields, qkv_bias=bias, out_bias=bias, qk_norm=True, qk_norm_over="all")
     return decoder(fields, layers(fields, heads, gated(fields)), norm_place="post")
@@ -105,7 +105,7 @@ def read_glm4(fields: Fields) -> dict[str, object]:
 
 
 def read_chatglm(fields: Fields) -> dict[str, object]:
-    """ChatGLM 2 and 3: half of each head rotated, by neighbours; with different field names."""
+    """ChatGLM 2 and 3: rotary positions on half of each head, with interleaved pairs; other field names."""
     fields.notes.append("rotary positions: half of each head rotated, by neighbours, is not computed")
     heads = fields.size("num_attention_heads")
     one = fields.take("multi_query_attention", bool, False)

@@ -12,7 +12,7 @@ from chipwise.model.published.fields import Fields
 
 
 def read_bert(fields: Fields) -> dict[str, object]:
-    """BERT as a text encoder: embeddings of tokens, segments and positions, norms after each sum, a pooler."""
+    """BERT as a text encoder: token, segment and position embeddings, a norm after each residual sum, a pooler."""
     layer = Layer(
         attention=attention(fields, qkv_bias=True, out_bias=True, rope=False, causal=False),
         ffn=FeedForward(
@@ -25,7 +25,7 @@ def read_bert(fields: Fields) -> dict[str, object]:
     if fields.take("position_embedding_type", str, "absolute") != "absolute":
         fields.notes.append("position_embedding_type: positions relative to each other are not computed")
     for dropout in ("attention_probs_dropout_prob", "hidden_dropout_prob", "classifier_dropout", "tie_word_embeddings"):
-        fields.maybe(dropout)  # change nothing that an encoder computes
+        fields.maybe(dropout)  # does not affect inference
     return {
         "vocab_size": fields.size("vocab_size", 30522),
         "d_model": fields.size("hidden_size"),
@@ -44,7 +44,7 @@ def read_bert(fields: Fields) -> dict[str, object]:
 
 
 def read_modernbert(fields: Fields) -> dict[str, object]:
-    """ModernBERT as a text encoder: rotary positions, two layers with a window, then one that sees all."""
+    """ModernBERT as a text encoder: rotary positions; two layers with a window alternate with one global layer."""
     bias = fields.take("attention_bias", bool, False)
     heads = attention(fields, qkv_bias=bias, out_bias=bias, causal=False)
     ffn = FeedForward(
@@ -77,7 +77,7 @@ def read_t5(fields: Fields) -> dict[str, object]:
     kind, _, name = fields.take("feed_forward_proj", str, "relu").rpartition("-")
     known: dict[str, Activation] = {"relu": "relu", "gelu": "gelu_tanh", "silu": "silu"}
     if name not in known:
-        fields.activation("feed_forward_proj")  # raises, and lists the known ones
+        fields.activation("feed_forward_proj")  # raises an error that lists the known activations
     ffn = FeedForward(width=fields.size("d_ff"), activation=known[name], gated=kind == "gated")
     buckets = fields.size("relative_attention_num_buckets", 32)
     count = fields.depth("num_layers")

@@ -29,7 +29,7 @@ def read_mixtral(fields: Fields) -> dict[str, object]:
 
 
 def read_granitemoe(fields: Fields) -> dict[str, object]:
-    """Granite 3 MoE. Its multipliers are noted by their names."""
+    """Granite 3 MoE. Its multipliers do not fit an ArchSpec and are noted as unsupported fields."""
     bias = fields.take("attention_bias", bool, False)
     mixture = MixtureOfExperts(
         experts=fields.size("num_local_experts", 8),
@@ -83,7 +83,7 @@ def qwen_sparse(fields: Fields) -> list[bool]:
 
 
 def read_gpt_oss(fields: Fields) -> dict[str, object]:
-    """gpt-oss: biases everywhere, sinks, every other layer with a window."""
+    """gpt-oss: biases everywhere, attention sinks, a window in every other layer."""
     bias = fields.take("attention_bias", bool, True)
     heads = attention(fields, head_size=64, qkv_bias=bias, out_bias=bias, sinks=True)
     mixture = MixtureOfExperts(
@@ -99,7 +99,7 @@ def read_gpt_oss(fields: Fields) -> dict[str, object]:
 
 
 def read_minimax_m2(fields: Fields) -> dict[str, object]:
-    """MiniMax-M2: norms over all heads of queries and keys at once."""
+    """MiniMax-M2: query and key norms over all heads."""
     heads = attention(fields, qk_norm=True, qk_norm_over="all")
     mixture = MixtureOfExperts(
         experts=fields.size("num_local_experts"),
@@ -111,7 +111,7 @@ def read_minimax_m2(fields: Fields) -> dict[str, object]:
 
 
 def _deepseek_ffn(fields: Fields, *, score_bias: bool) -> list[FeedForward | MixtureOfExperts]:
-    """Dense layers first, then experts with shared ones."""
+    """The feed-forward of each layer: dense layers first, then experts with shared experts."""
     count = fields.size_or_none("n_routed_experts")
     plain = gated(fields)
     if count is None:
@@ -132,7 +132,7 @@ def _deepseek_ffn(fields: Fields, *, score_bias: bool) -> list[FeedForward | Mix
 
 
 def read_glm4_moe(fields: Fields) -> dict[str, object]:
-    """GLM-4.5 and 4.6: a dense layer or more first, then experts with a shared one."""
+    """GLM-4.5 and 4.6: one or more dense layers first, then experts with a shared expert."""
     heads = attention(
         fields,
         head_size=128,
@@ -144,7 +144,7 @@ def read_glm4_moe(fields: Fields) -> dict[str, object]:
 
 
 def read_deepseek(fields: Fields) -> dict[str, object]:
-    """DeepSeek V2 and V3, Kimi-K2, GLM-4.7-Flash: latent attention; heads for further tokens are left out."""
+    """DeepSeek V2 and V3, Kimi-K2, GLM-4.7-Flash: latent attention; multi-token prediction heads are ignored."""
     block = LatentAttention(
         heads=fields.size("num_attention_heads"),
         q_rank=fields.size_or_none("q_lora_rank"),
@@ -174,7 +174,7 @@ def read_hunyuan_moe(fields: Fields) -> dict[str, object]:
 
 
 def read_llama4(fields: Fields) -> dict[str, object]:
-    """Llama 4's text model: chunks with rotary positions, every fourth layer without either; a shared expert."""
+    """Llama 4's text model: chunked attention with rotary positions, except in every fourth layer; a shared expert."""
     bias = fields.take("attention_bias", bool, False)
     heads = attention(fields, qkv_bias=bias, out_bias=bias)
     expert = _expert(fields, "intermediate_size")

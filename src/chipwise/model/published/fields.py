@@ -1,4 +1,4 @@
-"""The fields of a Hugging Face config: typed access that records which were read."""
+"""Typed access to the fields of a Hugging Face config, which records the fields that were read."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ NEUTRAL = {
     "torch_dtype", "transformers.js_config", "transformers_version", "unk_token_id", "use_cache", "vocab_size",
 }  # fmt: skip
 
-# Fields that may change logits, or only training and text, and cost nothing that a pass would show.
+# Fields that may change logits, training or text, but not the cost of a pass.
 COSTLESS = {
     "attention_multiplier", "attn_scale", "attn_temperature_tuning", "aux_loss_alpha", "begin_suppress_tokens",
     "classifier_activation", "classifier_dropout", "classifier_pooling", "cls_token_id", "decoder_start_token_id",
@@ -44,7 +44,7 @@ COSTLESS = {
 }  # fmt: skip
 
 
-# How families name what an ArchSpec calls otherwise, so that an error names the field of the config.
+# Names in configs for fields of an ArchSpec, so that errors name the config's field.
 _CONFIG_NAMES: dict[str, tuple[str, ...]] = {
     "active": ("num_experts_per_tok", "experts_per_token"),
     "chunk": ("attention_chunk_size",),
@@ -73,7 +73,7 @@ VALUE_TYPES = ("auto", "bfloat16", "float16", "float32", "float64", "float8_e4m3
 
 
 class Fields:
-    """The fields of a config: typed access that records which were read."""
+    """Typed access to the fields of a config, which records the fields that were read."""
 
     def __init__(self, config: Mapping[str, object]) -> None:
         self._config = config
@@ -81,7 +81,7 @@ class Fields:
         self.notes: list[str] = []
 
     def take(self, name: str, kind: type, default: Any = None) -> Any:
-        """The field as ``kind``; ``default`` where it is missing or null, and an error where that is None too."""
+        """The field as ``kind``. If it is missing or null: ``default``, or an error if that is None."""
         self._read.add(name)
         value = self._config.get(name)
         if value is None:
@@ -126,7 +126,7 @@ class Fields:
         return set(found)
 
     def has(self, name: str) -> bool:
-        """Whether the config names the field at all, be it with null."""
+        """Whether the config has the field, even with the value null."""
         return name in self._config
 
     def maybe(self, name: str) -> Any:
@@ -158,10 +158,10 @@ class Fields:
         return float(self.take("rope_theta", float, 10_000.0))
 
     def check_names(self) -> None:
-        """Checks number types, windows, labels and rotary scaling, whether or not this family's costs depend on them.
+        """Checks number types, windows, labels and rotary scaling, even if this family's reader ignores them.
 
         Raises:
-            SpecError: One is unknown.
+            SpecError: A value is unknown.
         """
         for name in ("torch_dtype", "dtype"):
             value = self._config.get(name)
@@ -189,10 +189,10 @@ class Fields:
                     raise SpecError(f"unknown type {short(kind)}; {nearest(str(kind), ROPE_TYPES)}", field=name)
 
     def check_layer_types(self, depth: int) -> None:
-        """Checks that ``layer_types`` names as many layers as there are, whether or not this family reads it.
+        """Checks that ``layer_types`` has one entry per layer, even if this family's reader ignores it.
 
         Raises:
-            SpecError: It names another number.
+            SpecError: It has another number of entries.
         """
         types = self._config.get("layer_types")
         if types is not None and (not isinstance(types, Sequence) or len(types) != depth):
@@ -200,7 +200,7 @@ class Fields:
             raise SpecError(f"must name {depth} layers, not {count}", field="layer_types")
 
     def in_config(self, error: SpecError) -> SpecError:
-        """``error`` with the name that the config has for its field."""
+        """``error`` with the config's name for its field."""
         last = (error.field or "").rpartition(".")[2]
         if last in self._read or last not in _CONFIG_NAMES:
             return error
@@ -209,6 +209,6 @@ class Fields:
         return SpecError(error.message, file=error.file, field=next(iter(given or names), error.field))
 
     def unread(self) -> list[str]:
-        """Unknown fields that may change the computation."""
+        """Fields that were not read and may change the computation."""
         rest = sorted(str(name) for name in self._config.keys() - self._read - NEUTRAL)
         return [name for name in rest if not name.startswith("_") and self._config[name]]

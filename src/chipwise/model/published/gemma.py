@@ -1,4 +1,4 @@
-"""Gemma, Gemma 2, the text models of Gemma 3, and Gemma 4 with its mixtures and its values of each layer."""
+"""Gemma, Gemma 2, the text models of Gemma 3, and Gemma 4 with its mixtures of experts and per-layer inputs."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def read_gemma(fields: Fields) -> dict[str, object]:
 
 
 def read_gemma2(fields: Fields) -> dict[str, object]:
-    """Gemma 2: norms before and after each block, every other layer with a window, bounded scores."""
+    """Gemma 2: norms before and after each block, a window in every other layer, soft-capped scores."""
     bias = fields.take("attention_bias", bool, False)
     softcap = fields.maybe("attn_logit_softcapping") if fields.has("attn_logit_softcapping") else 50.0
     heads = attention(fields, head_size=256, qkv_bias=bias, out_bias=bias, softcap=softcap)
@@ -31,7 +31,7 @@ def read_gemma2(fields: Fields) -> dict[str, object]:
 
 
 def read_gemma3(fields: Fields) -> dict[str, object]:
-    """Gemma 3's text model: five layers with a window, then one that sees all; norms of queries and keys."""
+    """Gemma 3's text model: five layers with a window, then a global one; norms of queries and keys."""
     bias = fields.take("attention_bias", bool, False)
     heads = attention(fields, head_size=256, qkv_bias=bias, out_bias=bias, qk_norm=True)
     every = fields.size("sliding_window_pattern", fields.size_or_none("_sliding_window_pattern") or 6)
@@ -46,10 +46,10 @@ def _gemma(fields: Fields, heads: Attention, windows: Windows, **changes: object
 
 
 def read_gemma4(fields: Fields) -> dict[str, object]:
-    """Gemma 4's text model: layers with a window and, of another head size, layers that see all.
+    """Gemma 4's text model: layers with a window, and global layers with another head size.
 
-    In the large models the layers that see all use their keys as values; in the small ones the last layers read the
-    cache of earlier ones, and each layer gets values of its own of each token.
+    In the large models global layers use their keys as values. In the small models the last layers read the cache of
+    earlier layers, and each layer gets additional values per token.
     """
     fields.notes.append("rope_parameters: rotary positions that differ between layers are not computed")
     fields.maybe("rope_parameters")
@@ -92,7 +92,7 @@ def _plain4(fields: Fields, times: int) -> FeedForward:
 
 
 def _ffn4(fields: Fields, plain: FeedForward) -> FeedForwardBlock:
-    """The feed-forward; in a mixture it runs for all tokens beside the routed experts."""
+    """The feed-forward; in a mixture it is a shared expert, which processes all tokens."""
     if not fields.take("enable_moe_block", bool, False):
         for name in ("num_experts", "top_k_experts", "moe_intermediate_size"):
             fields.maybe(name)

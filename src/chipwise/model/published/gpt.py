@@ -1,4 +1,4 @@
-"""Decoders before Llama, or built as those were: GPT-2, GPT-NeoX (Pythia), OPT, Falcon, Phi and Phi-2."""
+"""Decoders from before Llama, or similar to those: GPT-2, GPT-NeoX (Pythia), OPT, Falcon, Phi and Phi-2."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def read_gpt2(fields: Fields) -> dict[str, object]:
 
 
 def read_gpt_neox(fields: Fields) -> dict[str, object]:
-    """GPT-NeoX and Pythia: both blocks read the stream at once; a quarter of each head is rotated."""
+    """GPT-NeoX and Pythia: parallel blocks; rotary positions on a quarter of each head."""
     bias = fields.take("attention_bias", bool, True)
     share = fields.take("rotary_pct", float, 0.25)
     if share != 1.0:
@@ -69,7 +69,7 @@ def read_gpt_neox(fields: Fields) -> dict[str, object]:
 
 
 def read_opt(fields: Fields) -> dict[str, object]:
-    """OPT: learned positions; the table has two extra rows."""
+    """OPT: learned positions, whose table has two extra rows."""
     d_model = fields.size("hidden_size")
     if fields.size("word_embed_proj_dim", d_model) != d_model:
         raise SpecError("a token table narrower than the model is not read", field="word_embed_proj_dim")
@@ -98,7 +98,7 @@ def read_opt(fields: Fields) -> dict[str, object]:
 
 
 def read_falcon(fields: Fields) -> dict[str, object]:
-    """Falcon: both blocks read the stream at once, through one norm (7B) or two (40B and 180B)."""
+    """Falcon: parallel blocks with one norm (7B) or two norms (40B and 180B)."""
     if fields.take("alibi", bool, False):
         raise SpecError("ALiBi positions are not read", field="alibi")
     d_model, heads = fields.size("hidden_size"), fields.size("num_attention_heads")
@@ -134,7 +134,7 @@ def read_falcon(fields: Fields) -> dict[str, object]:
 
 
 def read_phi(fields: Fields) -> dict[str, object]:
-    """Phi-1.5 and Phi-2: both blocks read the stream at once through one norm; biases everywhere, the head's too."""
+    """Phi-1.5 and Phi-2: parallel blocks with one norm; biases everywhere, including the head."""
     share = fields.take("partial_rotary_factor", float, 0.5)
     if share != 1.0:
         fields.notes.append(f"partial_rotary_factor: {share} of each head rotated is not computed")

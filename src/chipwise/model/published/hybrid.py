@@ -1,4 +1,4 @@
-"""Decoders of attention and other blocks: Qwen3-Next, 3.5 (gated delta), Nemotron-H (Mamba-2), LFM2 (convolution)."""
+"""Hybrid decoders: Qwen3-Next and Qwen3.5 (gated delta), Nemotron-H (Mamba-2), LFM2 (convolution)."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _SIGNS = {"M": "mamba", "*": "attention", "-": "mlp", "E": "moe"}
 
 
 def read_qwen3_next(fields: Fields) -> dict[str, object]:
-    """Qwen3-Next and Qwen3.5: three layers of gated delta, then one of attention with an output gate."""
+    """Qwen3-Next and Qwen3.5: three gated delta layers, then an attention layer with an output gate."""
     bias = fields.take("attention_bias", bool, False)
     heads = attention(fields, head_size=256, qkv_bias=bias, out_bias=bias, qk_norm=True, gate=True)
     full: Mixer = heads
@@ -38,12 +38,12 @@ def read_qwen3_next(fields: Fields) -> dict[str, object]:
         Layer(attention=full if kind == "full_attention" else linear, ffn=mixture if on else plain)
         for kind, on in zip(types, sparse, strict=True)
     ]
-    # Norms add one to their weight, which changes logits and no cost.
+    # Norms add 1 to their weight, which changes logits but not costs.
     return decoder(fields, stack)
 
 
 def read_nemotron_h(fields: Fields) -> dict[str, object]:
-    """Nemotron-H and Nemotron 3: one block a layer (Mamba-2, attention, feed-forward or experts); no positions."""
+    """Nemotron-H and Nemotron 3: one block per layer (Mamba-2, attention, feed-forward or experts); no positions."""
     kinds = fields.items("layers_block_type") or [_SIGNS.get(s, s) for s in fields.take("hybrid_override_pattern", str)]
     makers = {"mamba": _mamba, "attention": _attention, "mlp": _dense, "moe": _mixture}
     check_depth(len(kinds), field="hybrid_override_pattern")
@@ -111,7 +111,7 @@ def read_lfm2(fields: Fields) -> dict[str, object]:
 
 
 def read_lfm2_moe(fields: Fields) -> dict[str, object]:
-    """LFM2's mixtures: dense layers first."""
+    """LFM2's mixtures of experts: dense layers first."""
     first = fields.size("num_dense_layers", 2, least=0)
     mixture = MixtureOfExperts(
         experts=fields.size("num_experts", 32),
@@ -140,7 +140,7 @@ def _lfm2(fields: Fields, ffns: Sequence[FeedForwardBlock]) -> dict[str, object]
 
 
 def _lfm2_plain(fields: Fields) -> FeedForward:
-    """Two thirds of the width that the config names, rounded up, unless it says otherwise."""
+    """Width of the plain feed-forward: by default two thirds of the config's width, rounded up."""
     width = fields.size("block_ff_dim", fields.size_or_none("intermediate_size"))
     if fields.take("block_auto_adjust_ff_dim", bool, True):
         multiple = fields.size("block_multiple_of", 256)

@@ -1,8 +1,8 @@
-"""Models that read images: ViT, DeiT, DINOv2 (with registers), BEiT, EVA02, Swin, and the towers of CLIP and SigLIP.
+"""Image models: ViT, DeiT, DINOv2 (with registers), BEiT, EVA02, Swin, and the towers of CLIP and SigLIP.
 
 References:
     ViT arXiv:2010.11929, DeiT arXiv:2012.12877, DINOv2 arXiv:2304.07193 and 2309.16588, BEiT arXiv:2106.08254,
-    EVA02 arXiv:2303.11331, by the names that timm's ``Eva`` gives its arguments; Swin arXiv:2103.14030 and 2111.09883,
+    EVA02 arXiv:2303.11331, with field names from the arguments of timm's ``Eva``; Swin arXiv:2103.14030 and 2111.09883,
     CLIP arXiv:2103.00020, SigLIP arXiv:2303.15343; fields as transformers' configs name them.
 """
 
@@ -28,7 +28,7 @@ NEUTRAL = (
     "projection_dim", "reshape_hidden_states", "return_dict", "semantic_loss_ignore_index", "stage_names",
     "use_auxiliary_head", "vocab_size",
 )  # fmt: skip
-"""Fields that change nothing in a pass over an image."""
+"""Fields that do not affect a pass over an image."""
 
 
 def read_vit(fields: Fields) -> dict[str, object]:
@@ -38,7 +38,7 @@ def read_vit(fields: Fields) -> dict[str, object]:
 
 
 def read_deit(fields: Fields) -> dict[str, object]:
-    """DeiT with its distillation token, which has a position and, in the distilled classifier, a separate head."""
+    """DeiT with its distillation token, which has a position and, in the distilled classifier, its own head."""
     heads = attention(fields, qkv_bias=fields.take("qkv_bias", bool, True), out_bias=True, rope=False, causal=False)
     taught = "DeiTForImageClassificationWithTeacher" in _architectures(fields)
     ends = _ends(fields, "pooler", heads=1 + taught)
@@ -48,7 +48,7 @@ def read_deit(fields: Fields) -> dict[str, object]:
 
 
 def read_dinov2(fields: Fields) -> dict[str, object]:
-    """DINOv2: learned factors of each block's result, a vector for hidden patches, perhaps registers and SwiGLU."""
+    """DINOv2: learned scale factors of blocks, a mask token, optionally registers and SwiGLU."""
     d = fields.size("hidden_size")
     heads = attention(fields, qkv_bias=fields.take("qkv_bias", bool, True), out_bias=True, rope=False, causal=False)
     registers = fields.size("num_register_tokens", 0, least=0)
@@ -67,7 +67,7 @@ def read_dinov2(fields: Fields) -> dict[str, object]:
 
 
 def read_beit(fields: Fields) -> dict[str, object]:
-    """BEiT: tables of position biases for pairs of patches, no bias of keys, learned factors, pooled patches."""
+    """BEiT: relative position biases, no key bias, learned scale factors, mean-pooled patches."""
     stem = stem_of(fields, prefix=1, mask_token=fields.take("use_mask_token", bool, False))
     shared = fields.take("use_shared_relative_position_bias", bool, False)
     tables = fields.take("use_relative_position_bias", bool, False) or shared
@@ -86,7 +86,7 @@ def read_beit(fields: Fields) -> dict[str, object]:
 
 
 def read_eva02(fields: Fields) -> dict[str, object]:
-    """EVA02: learned positions and patches turned by row and column, no bias of keys, SwiGLU with a norm inside."""
+    """EVA02: learned positions plus 2D rotary positions, no key bias, SwiGLU with an inner norm."""
     d, count = fields.size("embed_dim"), fields.size("num_heads")
     check_heads(d, count, field="num_heads")
     stem = ImageStem(
@@ -119,7 +119,7 @@ def read_eva02(fields: Fields) -> dict[str, object]:
 
 
 def read_clip(fields: Fields) -> dict[str, object]:
-    """CLIP's image tower: no bias of patches, a norm before the first layer, the class token projected."""
+    """CLIP's image tower: no patch bias, a norm before the first layer, a projection of the class token."""
     heads = attention(fields, qkv_bias=True, out_bias=True, rope=False, causal=False)
     stem = stem_of(fields, prefix=1, bias=False)
     kinds = _architectures(fields)
@@ -132,7 +132,7 @@ def read_clip(fields: Fields) -> dict[str, object]:
 
 
 def read_siglip(fields: Fields) -> dict[str, object]:
-    """SigLIP's image tower: no class token; a learned query pools the patches by attention."""
+    """SigLIP's image tower: no class token; attention pooling with a learned query."""
     heads = attention(fields, qkv_bias=True, out_bias=True, rope=False, causal=False)
     stem = stem_of(fields, prefix=0)
     pooled = fields.take("vision_use_head", bool, True)
@@ -146,7 +146,7 @@ def read_swin(fields: Fields) -> dict[str, object]:
 
 
 def read_swinv2(fields: Fields) -> dict[str, object]:
-    """Swin v2: cosines, position biases made by a network, norms after the blocks."""
+    """Swin v2: cosine attention, position biases computed by an MLP, norms after the blocks."""
     return _pyramid(fields, second=True)
 
 
@@ -222,7 +222,7 @@ def plain_ffn(fields: Fields, default: str = "gelu") -> FeedForward:
 
 
 def _ends(fields: Fields, without: str, *, heads: int = 1) -> dict[str, object]:
-    """Head and classes: ``without`` for a bare model; the config's labels, or two by default, of each of ``heads``."""
+    """Head and number of classes: ``without`` for bare models, else the config's labels (default 2) times ``heads``."""
     labels = fields.maybe("id2label")
     count = len(labels) if isinstance(labels, dict) and labels else fields.size("num_labels", 2)
     kinds = _architectures(fields)
@@ -235,7 +235,7 @@ def _whole(
     fields: Fields, heads: Attention, ffn: FeedForward, *, ends: dict[str, object], stem: ImageStem | None = None,
     prefix: int = 1, scale: bool = False, eps: float | None = None,
 ) -> dict[str, object]:  # fmt: skip
-    """The fields of an ArchSpec that all of these have in common."""
+    """The ArchSpec fields that all image models have in common."""
     stem = stem or stem_of(fields, prefix=prefix)
     for name in NEUTRAL:
         fields.maybe(name)

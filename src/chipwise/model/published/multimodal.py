@@ -1,8 +1,8 @@
 """Vision-language models (LLaVA, Qwen-VL, SmolVLM, Gemma 3, PaliGemma, Llama 4, InternVL) and audio-language models:
 Qwen2-Audio, Voxtral.
 
-A config holds the tower's fields as ``vision_config``, the decoder's as ``text_config`` (older Qwen-VL: beside it).
-What a preprocessor's own file would say of tiles and pixels is here as the makers published it.
+A config holds the tower's fields in ``vision_config``, the decoder's in ``text_config`` (older Qwen-VL: at the top
+level). Tiles and pixels, which configs leave to ``preprocessor_config.json``, are set here to the published values.
 
 References:
     LLaVA arXiv:2310.03744, LLaVA-OneVision arXiv:2408.03326, Qwen2-VL arXiv:2409.12191, Qwen2.5-VL arXiv:2502.13923,
@@ -31,7 +31,7 @@ from chipwise.model.published.common import attention
 from chipwise.model.published.fields import Fields
 
 Tower = tuple[dict[str, object], Projector]
-CLASS_DEFAULTS: dict[str, dict[str, object]] = {  # of fields that published configs leave to transformers' classes
+CLASS_DEFAULTS: dict[str, dict[str, object]] = {  # defaults in transformers' classes for omitted fields
     "gemma": {"vocab_size": 257152, "head_dim": 256, "max_position_embeddings": 8192},
     "gemma2": {"vocab_size": 257216, "head_dim": 256, "max_position_embeddings": 8192, "sliding_window": 4096},
     "gemma3_text": {
@@ -45,7 +45,7 @@ CLASS_DEFAULTS: dict[str, dict[str, object]] = {  # of fields that published con
         "num_key_value_heads": 8, "vocab_size": 32000, "max_position_embeddings": 32768,
     },
 }  # fmt: skip
-_TEXT = {  # model_type of the decoder where its part of the config does not name one that is read
+_TEXT = {  # model_type of the decoder if its part of the config does not name a known one
     "gemma3": "gemma3_text",
     "idefics3": "llama",
     "internvl": "qwen2",
@@ -63,11 +63,11 @@ _TEXT = {  # model_type of the decoder where its part of the config does not nam
     "voxtral": "llama",
 }
 _SAME_TEXT = {"qwen2_vl_text": "qwen2", "qwen2_5_vl_text": "qwen2"}
-_OUTER = ("tie_word_embeddings", "torch_dtype", "dtype")  # of the whole, where the decoder's part lacks them
+_OUTER = ("tie_word_embeddings", "torch_dtype", "dtype")  # top-level fields that apply if the decoder's part lacks them
 
 
 def sees(config: Mapping[str, object]) -> bool:
-    """Whether ``config`` is one of a family read here, with a tower that is described."""
+    """Whether ``config`` is of a family read here and describes its tower."""
     part = config.get(_part_of(config))
     deep = isinstance(part, Mapping) and any(name in part for name in ("num_hidden_layers", "depth", "encoder_layers"))
     return deep and config.get("model_type") in TOWERS
@@ -95,7 +95,7 @@ def tower_of(config: Mapping[str, object], text: ArchSpec) -> ArchSpec:
     """The tower that ``config`` describes, for the decoder ``text``.
 
     Raises:
-        SpecError: A field of it is missing or wrong; named as ``vision_config.…``.
+        SpecError: A field of the tower is missing or wrong; the error names it as ``vision_config.…``.
     """
     part = _part_of(config)
     described = config[part]
@@ -111,14 +111,14 @@ def tower_of(config: Mapping[str, object], text: ArchSpec) -> ArchSpec:
 
 
 def _clip_or_siglip(vision: Fields) -> dict[str, object]:
-    """A plain tower, without CLIP's and SigLIP's parts for texts."""
+    """A CLIP or SigLIP image tower, without the text parts."""
     clip = vision.take("model_type", str, "clip_vision_model") == "clip_vision_model"
     values = images.read_clip(vision) if clip else images.read_siglip(vision)
     return values | {"projection": 0, "pooling": "first"}
 
 
 def _read_llava(config: Fields, vision: Fields, d_model: int) -> Tower:
-    """The last layer but one of CLIP, two matrices; LLaVA-NeXT with tiles and a newline."""
+    """LLaVA: CLIP's second-to-last layer, then two matrices; LLaVA-NeXT adds tiles and a newline token."""
     values = _clip_or_siglip(vision)
     bias = config.take("multimodal_projector_bias", bool, True)
     projector = Projector(widths=(d_model, d_model), bias=bias, unused_layers=_unused(config, vision.depth(), -2))
@@ -129,7 +129,7 @@ def _read_llava(config: Fields, vision: Fields, d_model: int) -> Tower:
 
 
 def _read_onevision(config: Fields, vision: Fields, d_model: int) -> Tower:
-    """SigLIP's last layer, two matrices, tiles bounded by ``anyres_max_9``."""
+    """LLaVA-OneVision: SigLIP's last layer, two matrices, tiles limited by ``anyres_max_9``."""
     values = _clip_or_siglip(vision)
     most = config.take("vision_aspect_ratio", str, "anyres_max_9").rpartition("_")[2]
     return values, Projector(
@@ -144,13 +144,13 @@ def _read_onevision(config: Fields, vision: Fields, d_model: int) -> Tower:
 
 
 def _unused(config: Fields, depth: int, default: int) -> int:
-    """Last layers of the tower whose results are unused; -1 uses the last, as in transformers."""
+    """Number of trailing tower layers whose results are unused; the config's -1 means that the last layer is used."""
     layer: int = config.take("vision_feature_layer", int, default)
     return min(max(0, -1 - layer), depth - 1)
 
 
 def _square_pinpoints(side: int, most: int = 2) -> list[list[int]]:
-    """Heights and widths of LLaVA-NeXT's grids (2 x 2 and two of three in a row), or all of up to ``most`` each way."""
+    """Pixel sizes of LLaVA-NeXT's grids (2x2, 1x2, 2x1, 1x3, 3x1), or of all grids up to ``most`` by ``most``."""
     if most > 2:
         return [[i * side, j * side] for i in range(1, most + 1) for j in range(1, most + 1)]
     return [[side, 2 * side], [2 * side, side], [2 * side, 2 * side], [3 * side, side], [side, 3 * side]]
@@ -161,7 +161,7 @@ def _pairs(given: Sequence[Sequence[int]]) -> tuple[tuple[int, ...], ...]:
 
 
 def _read_smolvlm(config: Fields, vision: Fields, d_model: int) -> Tower:
-    """SigLIP without its pooling; squares of patches joined, one matrix without bias; tiles and the whole."""
+    """SmolVLM: SigLIP without pooling; patches joined in squares, a matrix without bias; tiles and the whole image."""
     values = images.read_siglip(vision)
     size = vision.maybe("size")
     longest = size.get("longest_edge") if isinstance(size, Mapping) else None
@@ -177,7 +177,7 @@ def _read_smolvlm(config: Fields, vision: Fields, d_model: int) -> Tower:
 
 
 def _read_gemma3(config: Fields, vision: Fields, d_model: int) -> Tower:
-    """SigLIP at 896 pixels, averaged to 256 tokens, a norm and one matrix without bias."""
+    """Gemma 3: SigLIP at 896 pixels, averaged to 256 tokens, a norm and one matrix without bias."""
     values = images.read_siglip(vision) | {"pooling": "first"}
     side = round(config.size("mm_tokens_per_image", 256) ** 0.5)
     pool = images.stem_of(vision, prefix=0).grid // side
@@ -185,12 +185,12 @@ def _read_gemma3(config: Fields, vision: Fields, d_model: int) -> Tower:
 
 
 def _read_paligemma(config: Fields, vision: Fields, d_model: int) -> Tower:
-    """SigLIP and one matrix; a token for each patch."""
+    """PaliGemma: SigLIP and one matrix; one token per patch."""
     return images.read_siglip(vision) | {"pooling": "first"}, Projector(widths=(d_model,))
 
 
 def _read_llama4(config: Fields, vision: Fields, d_model: int) -> Tower:
-    """A class token, norms before and after, squares of four patches joined, three matrices without bias; tiles."""
+    """Llama 4: class token, norms before and after layers, four patches joined, three matrices without bias; tiles."""
     heads = attention(vision, qkv_bias=True, out_bias=True, rope=False, causal=False)
     stem = images.stem_of(vision, prefix=1, bias=False)
     values = _vit(vision, heads, images.plain_ffn(vision), stem, depth=vision.depth(), eps=1e-5)
@@ -202,7 +202,7 @@ def _read_llama4(config: Fields, vision: Fields, d_model: int) -> Tower:
 
 
 def _read_internvl(config: Fields, vision: Fields, d_model: int) -> Tower:
-    """InternViT: learned factors of each block's result; squares of four joined, a norm, two matrices; tiles."""
+    """InternVL: learned scale factors of blocks; four patches joined, a norm, two matrices; tiles."""
     heads = attention(
         vision, qkv_bias=vision.take("attention_bias", bool, True), out_bias=True, rope=False, causal=False
     )
@@ -217,13 +217,13 @@ def _read_internvl(config: Fields, vision: Fields, d_model: int) -> Tower:
 
 
 def _side(vision: Fields, name: str, default: int) -> int:
-    """The pixels of a side, which a config may give once or for both sides."""
+    """Pixels per side; a config may have one number or one per side."""
     value = vision.maybe(name)
     return int(value[0]) if isinstance(value, list) and value else vision.size(name, default)
 
 
 def _read_qwen2_vl(config: Fields, vision: Fields, d_model: int) -> Tower:
-    """As large as the image is: two frames a patch, rotary positions, four neighbours joined, two matrices."""
+    """Qwen2-VL: native image size, two frames per patch, rotary positions, four neighbours joined, two matrices."""
     width, heads = vision.size("embed_dim", 1280), vision.size("num_heads", 16)
     block = Attention(heads=heads, kv_heads=heads, head_size=width // heads, qkv_bias=True, out_bias=True, causal=False)
     ffn = FeedForward(
@@ -233,7 +233,7 @@ def _read_qwen2_vl(config: Fields, vision: Fields, d_model: int) -> Tower:
 
 
 def _read_qwen2_5_vl(config: Fields, vision: Fields, d_model: int) -> Tower:
-    """Qwen2-VL's with gated feed-forwards, and in most layers attention within squares of 112 pixels."""
+    """Qwen2.5-VL: as Qwen2-VL, with gated feed-forwards, and in most layers attention within windows of 112 pixels."""
     width, heads = vision.size("hidden_size", 1280), vision.size("num_heads", 16)
     ffn = FeedForward(width=vision.size("intermediate_size", 3420), bias=True)
     square = vision.size("window_size", 112) // vision.size("patch_size", 14)
@@ -247,7 +247,7 @@ def _read_qwen2_5_vl(config: Fields, vision: Fields, d_model: int) -> Tower:
 
 
 def _read_qwen3_vl(config: Fields, vision: Fields, d_model: int) -> Tower:
-    """Patches of 16 pixels, learned and rotary positions, and deeper states for the decoder's first layers."""
+    """Qwen3-VL: 16-pixel patches, learned and rotary positions, intermediate states for the decoder's first layers."""
     width, heads = vision.size("hidden_size", 1152), vision.size("num_heads", 16)
     block = Attention(
         heads=heads, kv_heads=heads, head_size=width // heads, qkv_bias=True, out_bias=True, rope=False, causal=False
@@ -270,7 +270,7 @@ def _native(
     vision: Fields, width: int, stack: tuple[Layer, ...], d_model: int, *, patch: int = 14, bias: bool = False,
     norm: str = "layernorm",
 ) -> Tower:  # fmt: skip
-    """Fields common to the Qwen-VL towers. The stem's image is 32 patches a side; other sizes can be read."""
+    """Fields common to the Qwen-VL towers. The stem's image has 32 patches per side; other sizes can be read too."""
     edge = vision.size("patch_size", patch)
     channels = vision.size("in_channels", vision.size("in_chans", 3)) * vision.size("temporal_patch_size", 2)
     stem = ImageStem(image_size=32 * edge, patch=edge, channels=channels, bias=bias, prefix_tokens=0)
@@ -325,12 +325,12 @@ def _whisper(audio: Fields) -> dict[str, object]:
 
 
 def _read_qwen2_audio(config: Fields, audio: Fields, d_model: int) -> Tower:
-    """Whisper's encoder, every two positions averaged, one matrix."""
+    """Qwen2-Audio: Whisper's encoder, every two positions averaged, one matrix."""
     return _whisper(audio), Projector(widths=(d_model,), pool=2, tiling="seconds", marks=2)
 
 
 def _read_voxtral(config: Fields, audio: Fields, d_model: int) -> Tower:
-    """Whisper's encoder, every four positions joined, two matrices without biases."""
+    """Voxtral: Whisper's encoder, every four positions joined, two matrices without biases."""
     return _whisper(audio), Projector(widths=(d_model,) * 2, bias=False, join=4, tiling="windows", marks=1)
 
 

@@ -17,33 +17,33 @@ from chipwise.errors import SpecError
 from chipwise.model.published import alike, families
 
 FIELD = "quantization_config"
-MODELOPT = "hf_quant_config.json"  # beside config.json
+MODELOPT = "hf_quant_config.json"  # file next to config.json
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stored:
-    """Format of the matrices and of the KV cache; None for 16 bits and for the activations' format."""
+    """Weight format (None: 16 bits) and KV cache format (None: the activations' format)."""
 
     weights: str | None = None
     cache: str | None = None
 
 
 def default_weights(model: str) -> str | None:
-    """The format that the weights of ``model`` ship in: a known name, a config.json or its folder; None for 16 bits.
+    """Published weight format of ``model`` (known name, config.json or its folder); None for 16 bits.
 
     Raises:
-        SpecError: A quantisation that is not read.
-        UnknownName: Neither a file nor a known model.
+        SpecError: The kind of quantisation is not supported.
+        UnknownName: ``model`` is neither a file nor a known name.
     """
     place, _ = alike.split(model)
     return stored_at(Path(place)).weights if os.path.exists(place) else families.default_weights(model)
 
 
 def stored_at(path: Path) -> Stored:
-    """The formats in a config.json or its folder.
+    """The formats stated in a config.json, given as a file or its folder.
 
     Raises:
-        SpecError: A quantisation that is not read.
+        SpecError: The kind of quantisation is not supported.
     """
     path = path / "config.json" if path.is_dir() else path
     if path.suffix != ".json":
@@ -64,7 +64,7 @@ def stored(config: Mapping[str, object]) -> Stored:
     """The formats in a ``quantization_config``.
 
     Raises:
-        SpecError: It is not read: the format has to be named.
+        SpecError: The kind of quantisation is not supported; the caller has to name the format.
     """
     method = str(config.get("quant_method", "")).lower()
     weights = cache = None
@@ -77,7 +77,7 @@ def stored(config: Mapping[str, object]) -> Stored:
     elif method == "bitsandbytes":
         weights = (
             "int4_g32" if _either(config, "load_in_4bit") else "int8"
-        )  # NF4 takes 4.5 bits per weight, as this does
+        )  # NF4 takes 4.5 bits per weight, like this format
     elif method == "compressed-tensors":
         weights, cache = _compressed(config)
     elif method == "modelopt":
@@ -105,7 +105,7 @@ def _integer(bits: object, group: object) -> str | None:
 
 
 def _compressed(config: Mapping[str, object]) -> tuple[str | None, str | None]:
-    """Weights and cache, as compressed-tensors names them: all groups have one format in published checkpoints."""
+    """Formats of weights and cache from compressed-tensors; in published checkpoints all groups have one format."""
     group = _mapping(next(iter(_mapping(config.get("config_groups")).values()), None))
     found = _mapping(group.get("weights"))
     bits, kind, size = found.get("num_bits"), found.get("type"), found.get("group_size")

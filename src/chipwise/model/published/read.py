@@ -1,8 +1,8 @@
-"""Hugging Face ``config.json`` as ArchSpec, and names of known models.
+"""Reads an ArchSpec from a Hugging Face ``config.json`` or the name of a known model.
 
-Parameter counts and costs of what is read are exact. Settings beyond that which would change logits
-(stretched rotary positions, for one) is kept as a note: ``deploy.hf.load_pretrained`` refuses to load weights then.
-Of a multimodal model the families of ``multimodal.py`` are read whole, of others the language model.
+Parameter counts and costs are exact. Settings that an ArchSpec cannot hold but that change logits (such as rotary
+scaling) are kept as notes; ``deploy.hf.load_pretrained`` then refuses to load weights. Multimodal models are read whole
+if ``multimodal.py`` knows the family; of others only the language model is read.
 """
 
 from __future__ import annotations
@@ -32,15 +32,15 @@ from chipwise.model.published import (
 )
 from chipwise.model.published.fields import COSTLESS, Fields
 
-OWN_TYPE = "chipwise"  # model_type of folders whose modelling file is ours; their config holds the ArchSpec itself
+OWN_TYPE = "chipwise"  # model_type of folders with chipwise's modelling file; their config holds the ArchSpec
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reading:
-    """An architecture, with the other contents of its config.
+    """An architecture, with notes on its config.
 
-    ``notes`` name what the ArchSpec cannot hold: parameters and costs are right all the same, logits would not be.
-    ``unread`` are fields that chipwise does not know: nobody can say what they cost.
+    ``notes`` name settings that the ArchSpec cannot hold: parameters and costs are right, logits would be wrong.
+    ``unread`` are fields that chipwise does not know, so their effect on costs is unknown.
     """
 
     arch: ArchSpec
@@ -48,13 +48,13 @@ class Reading:
     unread: tuple[str, ...] = ()
 
     def remark(self) -> str | None:
-        """The note of an answer on fields that were not read and may cost something; None if there are none."""
+        """A note on fields that were not read and may affect costs; None if there are none."""
         rest = [name for name in self.unread if name.rpartition(".")[2] not in COSTLESS]
         return f"config.json fields not read: {', '.join(short(name, quoted=False) for name in rest)}" if rest else None
 
 
 def resolve(model: str | Path) -> ArchSpec:
-    """The architecture that ``model`` names: a config.json, its folder, a spec file, or a known model such as ``gpt2``.
+    """The architecture of ``model``: a config.json, its folder, a spec file, or a known name such as ``gpt2``.
 
     Raises:
         SpecError: The file cannot be read as a model.
@@ -64,9 +64,9 @@ def resolve(model: str | Path) -> ArchSpec:
 
 
 def read_model(model: str | Path) -> Reading:
-    """The architecture of ``model``, with the other contents of its file.
+    """The architecture of ``model``, with notes on its config.
 
-    ``FOLDER as llama`` is a ``config.json`` of an unknown ``model_type``, read as one of Llama's.
+    ``FOLDER as llama`` reads a ``config.json`` of unknown ``model_type`` as if it were Llama's.
 
     Raises:
         SpecError: The file cannot be read as a model, or the family is unknown or not needed.
@@ -76,7 +76,7 @@ def read_model(model: str | Path) -> Reading:
         raise SpecError(f"must be a name or a path, not {describe(model)}", field="model")
     place, like = alike.split(model)
     path = Path(place)
-    if os.path.isdir(path):  # pathlib would raise at what can be no file's name
+    if os.path.isdir(path):  # pathlib raises an error for some strings that cannot be file names
         path = path / "config.json"
         if not path.exists():
             raise SpecError("this folder holds no config.json", file=str(path.parent))
@@ -100,7 +100,7 @@ def read_model(model: str | Path) -> Reading:
 
 
 def as_family(config: Mapping[str, object], like: str) -> dict[str, object]:
-    """``config``, whose ``model_type`` is unknown, as one of the family ``like``; only the text part of a nested one.
+    """``config``, whose ``model_type`` is unknown, as a config of the family ``like``; nested configs: the text part.
 
     Raises:
         SpecError: ``like`` is not a family, or the config's own type is known.
@@ -122,11 +122,11 @@ def from_config(config: Mapping[str, object], *, name: str | None = None, file: 
 
 
 def read_config(config: Mapping[str, object], *, name: str | None = None, file: str | None = None) -> Reading:
-    """``config`` (contents of ``config.json``) as an ArchSpec, with notes on fields that do not fit.
+    """``config`` (the contents of ``config.json``) as an ArchSpec, with notes on settings that do not fit.
 
     Raises:
-        SpecError: A ``model_type`` that is not read, or a field that is missing, of the wrong type, or describes layers
-            that no ArchSpec has.
+        SpecError: The ``model_type`` is not supported, or a field is missing, of the wrong type, or describes layers
+            that an ArchSpec cannot hold.
     """
     kind, name = config.get("model_type"), name or str(config.get("_name_or_path") or "") or None
     if multimodal.sees(config):

@@ -22,7 +22,7 @@ from chipwise.model.kinds.sound.stem import SoundConv, SoundStem
 from chipwise.model.published.fields import Fields
 
 SECONDS = 10.0
-"""Of a request to a model that reads sounds of any length, unless it is asked otherwise."""
+"""Default seconds of sound per request, for models that read sounds of any length."""
 NEUTRAL = (
     "activation_dropout", "adapter_attn_dim", "adapter_kernel_size", "adapter_stride", "add_adapter",
     "apply_spec_augment", "begin_suppress_tokens", "blank_token_id", "classifier_proj_size", "codevector_dim",
@@ -42,7 +42,7 @@ NEUTRAL = (
     "num_frames", "is_decoder", "hidden_act", "pad_head_dim_to_multiple_of", "rope_parameters", "convolution_bias",
     "id2label", "label2id", "max_position_embeddings",
 )  # fmt: skip
-"""Fields that change nothing in a pass over a sound, or that other fields already tell."""
+"""Fields that do not affect a pass over a sound, or that follow from other fields."""
 
 
 def _attention(heads: int, width: int, **more: object) -> Attention:
@@ -58,7 +58,7 @@ def _done(fields: Fields, found: dict[str, object]) -> dict[str, object]:
 
 
 def read_whisper(fields: Fields) -> dict[str, object]:
-    """Whisper: 30 s of log-mel frames, two convolutions and sinusoids, an encoder, and a decoder that attends to it."""
+    """Whisper: 30 s of log-mel frames, two convolutions, sinusoidal positions, an encoder, and a decoder."""
     d = fields.size("d_model")
     rows = fields.size("max_source_positions", 1500)
     stem = SoundStem(
@@ -139,7 +139,7 @@ def read_moonshine(fields: Fields) -> dict[str, object]:
 
 
 def read_wav2vec2(fields: Fields) -> dict[str, object]:
-    """wav2vec 2.0 and HuBERT: seven convolutions over samples, a wide one for positions, and perhaps a CTC head."""
+    """wav2vec 2.0 and HuBERT: seven convolutions over samples, a wide one for positions, optionally a CTC head."""
     d = fields.size("hidden_size")
     eps = fields.take("layer_norm_eps", float, 1e-5)
     before = fields.take("do_stable_layer_norm", bool, False)
@@ -165,7 +165,7 @@ def read_wav2vec2(fields: Fields) -> dict[str, object]:
 
 
 def read_wav2vec2_conformer(fields: Fields) -> dict[str, object]:
-    """wav2vec 2.0 with Conformer's layers: keys of distances, or rotary positions."""
+    """wav2vec 2.0 with Conformer layers: relative position keys, or rotary positions."""
     d = fields.size("hidden_size")
     kind = fields.take("position_embeddings_type", str, "relative")
     if kind not in ("relative", "rotary"):
@@ -196,7 +196,7 @@ def read_wav2vec2_conformer(fields: Fields) -> dict[str, object]:
 
 
 def read_parakeet(fields: Fields) -> dict[str, object]:
-    """Fast Conformer with CTC (Parakeet): eight times fewer positions than frames, by filters of each channel."""
+    """Fast Conformer with CTC (Parakeet): depthwise separable convolutions reduce frames eightfold."""
     inner = fields.maybe("encoder_config")
     if not isinstance(inner, dict):
         raise SpecError("a Parakeet config states its encoder's", field="encoder_config")
@@ -212,7 +212,7 @@ def _fast_conformer(fields: Fields) -> dict[str, object]:
     factor = fields.size("subsampling_factor", 8)
     convs.append(SoundConv(channels=channels, kernel=kernel, stride=stride, pad=pad, activation="relu"))
     while stride ** (1 + len(convs) // 2) < factor:
-        apart = replace(convs[0], groups=channels, activation="none")  # separated by channel
+        apart = replace(convs[0], groups=channels, activation="none")  # depthwise
         convs.append(apart)
         convs.append(SoundConv(channels=channels, kernel=1, activation="relu"))
     bias = fields.take("attention_bias", bool, True)
@@ -242,7 +242,7 @@ def _fast_conformer(fields: Fields) -> dict[str, object]:
 
 
 def read_conformer_ctc(fields: Fields) -> dict[str, object]:
-    """NeMo's Conformer-CTC, by the names of its encoder's config: four times fewer positions than frames."""
+    """NeMo's Conformer-CTC, with the field names of its encoder config: convolutions reduce frames fourfold."""
     d, factor = fields.size("d_model"), fields.size("subsampling_factor", 4)
     width = d * fields.size("ff_expansion_factor", 4)
     if factor not in (2, 4, 8):
@@ -284,10 +284,10 @@ def _ffn(fields: Fields, name: str, default: str, width: int, *, gated: bool, bi
 
 
 def _groups(fields: Fields) -> int:
-    """Groups of the convolution that tells positions.
+    """Groups of the convolution for positions.
 
     Raises:
-        SpecError: They do not divide the width.
+        SpecError: The groups do not divide the width.
     """
     groups, width = fields.size("num_conv_pos_embedding_groups", 16), fields.size("hidden_size")
     if width % groups:
@@ -328,7 +328,7 @@ def _samples_stem(fields: Fields) -> SoundStem:
 
 
 def _head(fields: Fields) -> dict[str, object]:
-    """A head of characters for a CTC config; else none."""
+    """A CTC head if the config has one; else none."""
     kinds = [str(name) for name in fields.items("architectures") or []]
     if any(name.endswith("ForCTC") for name in kinds):
         return {"head": "ctc", "classes": fields.size("vocab_size", 32)}

@@ -1,4 +1,4 @@
-"""ArchSpec as the config of a Llama-style model that transformers itself knows."""
+"""Writes an ArchSpec as the config of one of transformers' Llama-style classes."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ _ACTIVATION_NAMES: dict[Activation, str] = {
 
 
 def family_of(arch: ArchSpec) -> str | None:
-    """The Hugging Face family that computes exactly ``arch`` with transformers' own code; None if there is none."""
+    """The Hugging Face family whose class computes exactly ``arch``; None if there is none."""
     if not DECODER.builds(arch):
         return None
     first = arch.layers[0]
     attention, ffn = first.attention, first.ffn
-    alike = all(layer == first for layer in arch.layers)  # a layer that shares weights differs from the one it shares
+    alike = all(layer == first for layer in arch.layers)  # layers that share weights differ in ``shares``
     if attention is None or ffn is None or not alike or not ffn.gated or first.convs:
         return None
     if arch.norm != "rmsnorm" or arch.positions != "rope":
@@ -47,7 +47,7 @@ _CLASSES = {
 
 
 def to_config(arch: ArchSpec) -> dict[str, object]:
-    """``arch`` as the config of a Llama-style model that transformers itself knows.
+    """``arch`` as the config of one of transformers' Llama-style classes.
 
     Raises:
         Unsupported: No family of transformers computes ``arch``.

@@ -1,1 +1,1 @@
-"""Search spaces: choices as rows of integers, and their designs."""
+"""Search spaces: candidates as rows of integers, and the designs that they encode."""

@@ -1,7 +1,7 @@
-"""Conditions between choices, compiled to small tables of allowed values and their nearest alternatives.
+"""Conditions between choices, compiled to small tables of allowed values and nearest alternatives.
 
-Choices are put in an order in which each depends on earlier ones only; one pass over the columns then draws or repairs
-rows, and only the few choices that conditions join are enumerated.
+Choices are ordered so that each depends only on earlier ones. One pass over the columns then samples or repairs rows,
+and only the few choices that conditions connect are enumerated.
 """
 
 from __future__ import annotations
@@ -17,26 +17,26 @@ from chipwise.model.space.space_spec import ATTENTION_PARTS, Condition, Slots, S
 
 Flags = NDArray[np.bool_]
 Index = NDArray[np.int64]
-_MOST = 12  # conditions on one choice: their tables have 2 to this power rows
-_JOINED = 4_000_000  # most combinations of joined choices that are checked for contradictions
+_MOST = 12  # most conditions on one choice: their tables have 2^12 rows
+_JOINED = 4_000_000  # most combinations of connected choices that are checked for contradictions
 
 
 @dataclass(frozen=True)
 class Rule:
-    """One condition on one choice: where all of ``when`` hold, only the values ``allowed`` are possible."""
+    """One condition on one choice: if all of ``when`` hold, only the values ``allowed`` are possible."""
 
     target: str
-    when: dict[str, Flags]  # choice, or "layer" for the slot -> which of its values meet the condition
+    when: dict[str, Flags]  # by choice, or "layer" for the slot: which values meet the condition
     allowed: Flags
     text: str
 
 
 class Conditions:
-    """Values that a space's conditions allow.
+    """Computes the values that a space's conditions allow.
 
     Args:
         spec: The space.
-        slots: Slots of each choice of a layer.
+        slots: Slots of each per-layer choice.
 
     Raises:
         SpecError: A name or value is unknown, conditions form a cycle, or they leave a choice without a value.
@@ -86,7 +86,7 @@ class Conditions:
             )
 
     def _flags(self, name: str, values: object, field: str) -> tuple[str, Flags]:
-        """The choice that ``name`` belongs to, and a mask of its values."""
+        """The choice that ``name`` refers to, and a mask of its values."""
         if name == "layer":
             ties = {self._spec.tie(choice): self._slots[choice].labels for choice in self._spec.layer_choices}
             if len(ties) > 1:
@@ -113,7 +113,7 @@ class Conditions:
         return np.array([item in wanted for item in known])
 
     def _implied(self, rules: Sequence[Rule]) -> list[Rule]:
-        """A model of one layer cannot share weights between layers."""
+        """The built-in condition that a model of one layer cannot share weights between layers."""
         depth, sharing = self._spec.depth, self._spec.sharing
         if len(sharing) < 2 or 1 not in depth:
             return []
@@ -143,7 +143,7 @@ class Conditions:
         return {given for rule in self.rules[name] for given in rule.when}
 
     def _table(self, name: str, rules: Sequence[Rule]) -> Flags:
-        """Mask of allowed values for every set of applicable rules, (2^rules, values)."""
+        """Masks of allowed values for every subset of applicable rules, (2^rules, values)."""
         if len(rules) > _MOST:
             raise SpecError(f"{len(rules)} conditions limit {name}; at most {_MOST} may", field="conditions")
         left = np.ones((1 << len(rules), len(rules[0].allowed)), bool)
@@ -154,22 +154,22 @@ class Conditions:
         return left
 
     def left(self, name: str, chosen: Mapping[str, Index], count: int) -> Flags | None:
-        """Mask of values of ``name`` that are allowed given ``chosen``, (count, values); None if all are.
+        """Mask of the values of ``name`` that ``chosen`` allows, (count, values); None if all are allowed.
 
         Args:
             name: The choice.
-            chosen: Indices of the choices that it depends on, (count,) each; the slot for ``layer``.
-            count: How many rows.
+            chosen: Indices of the choices that ``name`` depends on, (count,) each; for ``layer``, the slot.
+            count: Number of rows.
         """
         rules = self.rules[name]
         return self._tables[name][self._codes(rules, chosen, count)] if rules else None
 
     def mended(self, name: str, chosen: Mapping[str, Index], values: Index) -> Index:
-        """``values`` of ``name``, (n,), with forbidden ones replaced by the nearest allowed one in the list."""
+        """``values`` of ``name``, (n,), with forbidden values replaced by the nearest allowed value in the list."""
         return self._nearest[name][self._codes(self.rules[name], chosen, len(values)), values]
 
     def drawn(self, name: str, chosen: Mapping[str, Index], share: NDArray[np.float64]) -> Index:
-        """Allowed values of ``name`` at position ``share`` (0 … 1) of their list, (n,); uniform if ``share`` is."""
+        """Allowed values of ``name`` at the fraction ``share`` (0 … 1) of their list, (n,): uniform if ``share`` is."""
         table = self._tables[name]
         counts = table.sum(axis=1)
         ranked = np.argsort(~table, axis=1, kind="stable")  # allowed values come first, in the list's order
@@ -188,10 +188,10 @@ class Conditions:
         return code
 
     def assignments(self, names: Iterable[str]) -> dict[str, Index]:
-        """All allowed combinations of the choices ``names`` and those they depend on, as indices.
+        """All allowed combinations of the choices ``names`` and of the choices that they depend on, as indices.
 
         Raises:
-            SpecError: A choice has no allowed value, or too many choices are joined to be checked.
+            SpecError: A choice has no allowed value, or conditions connect too many choices to check.
         """
         wanted = set(names)
         for name in tuple(wanted):
@@ -218,7 +218,7 @@ class Conditions:
         return table
 
     def contradictions(self) -> None:
-        """Raises SpecError where some choices leave no value for another."""
+        """Raises SpecError if some combination of choices leaves no value for another choice."""
         for name in self.order:
             if self.rules[name]:
                 self.assignments([name])
@@ -233,7 +233,7 @@ class Conditions:
 
 
 def _nearest(left: Flags) -> Index:
-    """Index of the nearest allowed value for each value; its own where none is allowed."""
+    """Index of the nearest allowed value for each value; the value's own index if none is allowed."""
     places = np.arange(len(left))
     if not left.any():
         return places

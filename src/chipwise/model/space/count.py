@@ -1,4 +1,4 @@
-"""Number of distinct designs in a space: exact, however large, without listing them."""
+"""Exact number of distinct designs in a space of any size, without listing them."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from chipwise.model.space.space_spec import Slots, SpaceSpec
 def size(spec: SpaceSpec, slots: Mapping[str, Slots], conditions: Conditions) -> int:
     """Number of distinct designs.
 
-    The global choices are enumerated in the few combinations that matter to the layers (depth, sharing, and what
-    conditions name); for each, a slot's choices are counted once and multiplied.
+    Only global choices that affect the layers are enumerated (depth, sharing, and those in conditions). For each
+    combination, the possible values of every slot are counted and multiplied.
     """
     choices = spec.layer_choices
     groups = _joined(choices, conditions)
@@ -54,7 +54,7 @@ def show_size(count: int) -> str:
 
 
 def _joined(choices: tuple[str, ...], conditions: Conditions) -> list[tuple[str, ...]]:
-    """The choices of a layer in groups that conditions join."""
+    """The per-layer choices, grouped by the conditions that connect them."""
     groups = [{name} for name in choices]
     for name in choices:
         for rule in conditions.rules[name]:
@@ -83,7 +83,7 @@ def _per_slot(
     mine = {name: table[name] for name in (*givens, *group)} | {"layer": table.get("layer", np.zeros(1, np.int64))}
     count = len(table[group[0]])
     columns = np.stack([np.broadcast_to(column, count) for column in mine.values()], axis=1)
-    distinct = np.unique(columns, axis=0)  # joined choices have produced repeats
+    distinct = np.unique(columns, axis=0)  # connected choices produce duplicates
     return Counter((tuple(row[: len(givens)]), row[-1]) for row in distinct.tolist())
 
 

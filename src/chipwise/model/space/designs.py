@@ -34,7 +34,7 @@ def design_of(choices: Chosen, *, spec: SpaceSpec, name: str = "candidate") -> D
 
 
 def summary(design: Design) -> str:
-    """One line to compare designs by: width, depth, convolutions, heads, FFN, vocabulary, formats."""
+    """One line that describes a design: width, depth, convolutions, heads, FFN, vocabulary, formats."""
     arch = design.arch
     attention = [layer.attention for layer in arch.layers if layer.attention]
     ffn = [layer.ffn for layer in arch.layers if layer.ffn]
@@ -46,7 +46,7 @@ def summary(design: Design) -> str:
 
 
 def _feed(block: FeedForward | MixtureOfExperts) -> str:
-    """Kind and width of a feed-forward, preceded by the numbers of experts and active experts."""
+    """Kind and width of a feed-forward; for mixtures, preceded by the numbers of experts and active experts."""
     if isinstance(block, MixtureOfExperts):
         return f"{block.experts}x{block.active}:{_feed(block.expert)}"
     kinds = {(act, gated): kind for kind, (act, gated) in FFN_KINDS.items()}

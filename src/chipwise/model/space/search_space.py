@@ -1,9 +1,9 @@
-"""SearchSpace: every choice is one integer gene, a candidate is a row of genes.
+"""SearchSpace: every choice is one integer gene; a candidate is a row of genes.
 
-Global genes come first, then the layers' genes, slot by slot: a slot is one layer, or the layers that are tied. Genes
-that no layer reads (beyond the depth, or of layers that share weights) are inactive and 0 in canonical rows. Values
-that a condition forbids are replaced by the nearest allowed one. So equal designs are equal rows and every row is a
-design.
+Global genes come first, then the layers' genes, slot by slot; a slot is one layer, or several layers whose choices are
+tied. Genes that no layer reads (beyond the depth, or of layers that share weights) are inactive, and 0 in canonical
+rows. Forbidden values are replaced by the nearest allowed one. So equal designs have equal canonical rows, and every
+row encodes a design.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Gene:
     name: str
     values: tuple[Any, ...]
     layer: int | None = None
-    label: str = ""  # for people: ``d_model``, ``layer3.ffn``, ``first.ffn_width``
+    label: str = ""  # readable name: ``d_model``, ``layer3.ffn``, ``first.ffn_width``
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,7 @@ class SearchSpace:
     genes: tuple[Gene, ...] = field(init=False)
     cardinalities: NDArray[np.int64] = field(init=False, compare=False)
     slots: dict[str, Slots] = field(init=False, compare=False, repr=False)
-    columns: dict[str, NDArray[np.int64]] = field(init=False, compare=False, repr=False)  # of each choice, by slot
+    columns: dict[str, NDArray[np.int64]] = field(init=False, compare=False, repr=False)  # by choice and slot
     _conditions: Conditions = field(init=False, compare=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -86,7 +86,7 @@ class SearchSpace:
         return size(self.spec, self.slots, self._conditions)
 
     def sample(self, count: int, rng: np.random.Generator) -> Rows:
-        """``count`` canonical rows; every gene is uniform over the values that earlier genes allow."""
+        """Samples ``count`` canonical rows; every gene is uniform over the values that earlier genes allow."""
         share = rng.random((count, len(self.genes)))
         rows = (share * self.cardinalities).astype(np.int64)
         for name, column, chosen in self._conditioned(rows):
@@ -94,11 +94,11 @@ class SearchSpace:
         return self.canonical(rows)
 
     def drawn(self, count: int, seed: int) -> list[Design]:
-        """``count`` designs of :meth:`sample`."""
+        """The designs of ``count`` rows from :meth:`sample`."""
         return [self.design(row) for row in self.sample(count, np.random.default_rng(seed))]
 
     def values(self, rows: Rows, name: str) -> AnyArray:
-        """The global choice ``name`` of each row."""
+        """The value of the global choice ``name`` in each row."""
         column = self.index[name]
         return np.asarray(self.genes[column].values)[rows[:, column]]
 
@@ -115,7 +115,7 @@ class SearchSpace:
         return np.asarray(found, np.int64)
 
     def passes(self, rows: Rows) -> NDArray[np.int64]:
-        """Passes that answer a request in each row's design, (n,): the steps of denoisers, twice if guided, else 1."""
+        """Passes per request of each row's design, (n,): a denoiser's steps (doubled if guided), else 1."""
         guided = self.values(rows, GUIDANCE) != UNGUIDED if GUIDANCE in self.index else np.zeros(len(rows), bool)
         return np.asarray(self.steps(rows) * (1 + guided), np.int64)
 
@@ -125,9 +125,9 @@ class SearchSpace:
         return np.asarray(self.values(rows, "steps"), np.int64) if steps else np.ones(len(rows), np.int64)
 
     def equal_steps(self, rows: Rows) -> NDArray[np.int64]:
-        """Steps of Euler's method that bring an image about as near as each row's own, (n,); 1 of others.
+        """Number of Euler steps with about the same image quality as each row's steps, (n,); 1 for other models.
 
-        Three multistep steps are about as good as six, four as ten (benchmarks/solver_steps.py).
+        Three multistep steps are about as good as six Euler steps, four as good as ten (benchmarks/solver_steps.py).
         """
         steps = self.steps(rows)
         multistep = self.values(rows, SOLVER) == "multistep" if SOLVER in self.index else np.zeros(len(rows), bool)
@@ -142,14 +142,14 @@ class SearchSpace:
         return mask
 
     def canonical(self, rows: Rows) -> Rows:
-        """The same designs with inactive genes set to 0 and forbidden values replaced by the nearest allowed ones."""
+        """``rows`` with inactive genes set to 0 and forbidden values replaced by the nearest allowed ones."""
         rows = np.array(np.atleast_2d(rows), dtype=np.int64)
         for name, column, chosen in self._conditioned(rows):
             rows[:, column] = self._conditions.mended(name, chosen, rows[:, column])
         return np.where(self.active(rows), rows, 0)
 
     def _conditioned(self, rows: Rows) -> Iterator[tuple[str, int, dict[str, NDArray[np.int64]]]]:
-        """Columns of conditioned choices with those they depend on, in order; reads ``rows`` lazily."""
+        """Columns of conditioned choices, each with the choices that it depends on, in order; reads ``rows`` lazily."""
         for name in self._conditions.order:
             if not self._conditions.rules[name]:
                 continue
@@ -158,7 +158,7 @@ class SearchSpace:
                 yield name, column, chosen | {"layer": np.full(len(rows), slot)}
 
     def layer_rows(self, rows: Rows) -> NDArray[np.int64]:
-        """The choices of every layer, (n, max depth, choices), sharing and tying resolved; none past the depth."""
+        """Every layer's choices, (n, max depth, choices), with sharing and ties resolved. Skip those past the depth."""
         where = rows[:, self.index["sharing"]], rows[:, self.index["depth"]]
         parts = [
             np.take_along_axis(rows, self.columns[name][self.slots[name].of[where]], axis=1)
@@ -222,13 +222,13 @@ class SearchSpace:
         return one
 
     def _chosen(self, layer: Chosen, name: str, whole: Chosen) -> Any:
-        """The choices of ``layer`` in ``whole``; the model's weight format, and no square, where it has none."""
+        """The choices of ``layer`` in ``whole``; defaults: the model's weight format, and no square."""
         if name == "attention":
             return self.spec.kind.parts(layer)
         return layer.get("weights", whole["weights"]) if name == LAYER_WEIGHTS else layer[name]
 
     def _column(self, row: NDArray[np.int64], name: str, layer: int) -> int:
-        """The gene of the choice ``name`` for ``layer`` of ``row``."""
+        """The column of the choice ``name`` for ``layer`` in ``row``."""
         slot = self.slots[name].of[row[self.index["sharing"]], row[self.index["depth"]], layer]
         return int(self.columns[name][slot])
 
@@ -239,7 +239,7 @@ def _label(name: str, slot: str) -> str:
 
 
 def _layer(chosen: Chosen) -> dict[str, Any]:
-    """The choices of a layer, by the names in the file."""
+    """The choices of a layer, by their names in the file."""
     layer = dict(zip(ATTENTION_PARTS, chosen["attention"], strict=False))
     layer |= {"ffn": chosen["ffn"], "ffn_width": chosen["ffn_width"]}
     return layer | ({"weights": chosen[LAYER_WEIGHTS]} if LAYER_WEIGHTS in chosen else {})
@@ -250,7 +250,7 @@ def _closest(gene: Gene, values: Sequence[Any]) -> int:
 
 
 def _distance(one: Any, other: Any) -> float:
-    """Distance of two values of a gene: of sizes by their ratio, of others 0 or 1."""
+    """Distance between two values of a gene: for sizes by their ratio, for others 0 or 1."""
     if isinstance(one, tuple):
         return sum(_distance(a, b) for a, b in zip(one, other, strict=True))
     if isinstance(one, bool | str):

@@ -1,4 +1,4 @@
-"""The space as a run file states it: choices, layers that choose together, and conditions."""
+"""The search space of a run file: choices, ties between layers, and conditions."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ FFN_KINDS: dict[str, tuple[Activation, bool]] = {
     "geglu": ("gelu", True),
     "swiglu": ("silu", True),
 }
-EXPERTS: dict[str, tuple[int, int]] = {  # experts and active experts; the width is that of each
+EXPERTS: dict[str, tuple[int, int]] = {  # experts and active experts; ``ffn_width`` is the width of each
     "swiglu-8x1": (8, 1),
     "swiglu-8x2": (8, 2),
     "swiglu-16x1": (16, 1),
@@ -41,20 +41,20 @@ EXPERTS: dict[str, tuple[int, int]] = {  # experts and active experts; the width
     "swiglu-32x2": (32, 2),
     "swiglu-64x4": (64, 4),
 }
-NO_FFN = "none"  # of ranking models, whose pointwise attention has a gate of its own
+NO_FFN = "none"  # for ranking models, whose pointwise attention has a gate
 GLOBALS = ("d_model", "depth", "vocab_size", "head_size", "tie_embeddings", "weights", "sharing")
 CONVS = ("none", "attention", "both")
-LAYER_CHOICES = ("attention", "ffn", "ffn_width")  # of each layer; attention is heads, KV heads and (images) the square
+LAYER_CHOICES = ("attention", "ffn", "ffn_width")  # per layer; attention: heads, KV heads (images: and square)
 ATTENTION_PARTS = ("heads", "kv_heads", "square")
-LAYER_WEIGHTS = "layer_weights"  # a choice of each layer too, where ``layer.weights`` lists formats
+LAYER_WEIGHTS = "layer_weights"  # a per-layer choice if ``layer.weights`` lists formats
 MOST_VALUES = 1_000  # in one list
 MOST_LAYERS = 128
-MOST_BLOCKS = 50_000  # distinct blocks, each of which is priced before a search (milliseconds each)
+MOST_BLOCKS = 50_000  # most distinct blocks, each of which is priced before a search (milliseconds each)
 TIES = ("each", "alike", "alternating", "thirds")
 
 
 def ffn_block(kind: str, width: int) -> AnyFeedForward | None:
-    """The feed-forward called ``kind``: one of ``FFN_KINDS``, experts of ``EXPERTS``, or ``none``."""
+    """The feed-forward called ``kind``: one of ``FFN_KINDS``, a mixture from ``EXPERTS``, or ``none``."""
     if kind == NO_FFN:
         return None
     activation, gated = FFN_KINDS[kind.partition("-")[0]]
@@ -67,10 +67,10 @@ def ffn_block(kind: str, width: int) -> AnyFeedForward | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LayerSpace:
-    """Choices of each layer. Without ``weights``, layers have the head's format."""
+    """Per-layer choices. Without ``weights``, layers have the head's format."""
 
     heads: tuple[int, ...]
-    kv_heads: tuple[int, ...] = ()  # of images and requests as many as heads
+    kv_heads: tuple[int, ...] = ()  # empty for images and ranking: as many as heads
     ffn: tuple[FfnName, ...] = ("swiglu",)
     ffn_width: tuple[int, ...]
     weights: tuple[str, ...] | None = later(None)
@@ -81,10 +81,10 @@ class LayerSpace:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Condition:
-    """If every choice in ``when`` has one of the listed values, those in ``only`` are limited to theirs.
+    """If every choice in ``when`` has one of its listed values, the choices in ``only`` are limited to their lists.
 
-    Choices of a layer refer to those of the same layer; ``layer`` in ``when`` names layers by number (with
-    alternating ties ``even`` and ``odd``, with thirds ``first``, ``middle`` and ``last``). A value alone stands for a
+    Conditions on per-layer choices apply within one layer. ``layer`` in ``when`` selects layers by number (with
+    alternating ties: ``even`` and ``odd``; with thirds: ``first``, ``middle`` and ``last``). A single value means a
     list of one.
     """
 
@@ -105,29 +105,29 @@ class Condition:
 
 
 def listed(values: object) -> list[Any]:
-    """``values`` as a list; a value alone is a list of one."""
+    """``values`` as a list; a single value becomes a list of one."""
     return list(values) if isinstance(values, list | tuple) else [values]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SpaceSpec:
-    """The space of a run file. Every field lists the values that may be chosen.
+    """The search space of a run file. Every field lists the possible values.
 
-    ``layers`` says which layers choose together: ``each`` for itself, all ``alike``, ``alternating`` (even layers
-    together and odd ones together), or by ``thirds`` of the depth; one word for all choices, or a word for each of
+    ``layers`` says which layers share their choices: ``each`` (none do), ``alike`` (all do), ``alternating`` (even
+    layers share, odd layers share), or ``thirds`` of the depth. It is one word for all choices, or a word for each of
     ``attention``, ``ffn``, ``ffn_width`` and ``layer_weights``.
     """
 
     d_model: tuple[int, ...]
     depth: tuple[int, ...]
-    vocab_size: tuple[int, ...] = ()  # of images the number of classes, of requests 1
+    vocab_size: tuple[int, ...] = ()  # for images the number of classes, for ranking 1
     layer: LayerSpace
     head_size: tuple[int, ...] = (32,)
     tie_embeddings: tuple[bool, ...] = (True,)
-    weights: tuple[str, ...] = ("fp32",)  # of all matrices; where layer.weights lists formats, of the head alone
+    weights: tuple[str, ...] = ("fp32",)  # for all matrices; only for the head if layer.weights lists formats
     sharing: tuple[Literal["none", "pairs"], ...] = ("none",)  # pairs: layers 1, 3, … use the weights of 0, 2, …
-    conv: tuple[Literal["none", "attention", "both"], ...] = ("none",)  # blocks that convolutions precede
-    conv_taps: int = 4  # positions that a convolution sees
+    conv: tuple[Literal["none", "attention", "both"], ...] = ("none",)  # blocks with a convolution before them
+    conv_taps: int = 4  # positions that a convolution reads
     layers: str | dict[str, str] = "each"
     conditions: tuple[Condition, ...] = field(default=())
     norm: Norm = "rmsnorm"
@@ -178,23 +178,23 @@ class SpaceSpec:
 
     @property
     def _given(self) -> dict[str, Choices]:
-        """The choices of kinds other than decoders that the file states, by their names there."""
+        """The sections of the file for kinds other than text decoders, by name."""
         values = {item.name: getattr(self, item.name) for item in fields(self)}
         return {name: value for name, value in values.items() if isinstance(value, Choices)}
 
     @property
     def own(self) -> Choices | None:
-        """Choices of models that are no decoders of text; None for those."""
+        """The choices of a kind other than text decoders; None for text decoders."""
         return next(iter(self._given.values()), None)
 
     @property
     def part(self) -> str:
-        """The field that holds them; empty for decoders of text."""
+        """The field that holds :attr:`own`; empty for text decoders."""
         return next(iter(self._given), "")
 
     @property
     def kind(self) -> Choices:
-        """The choices of the kind of model that is searched."""
+        """The choices of the searched kind of model."""
         return self.own or TEXT
 
     @property
@@ -203,7 +203,7 @@ class SpaceSpec:
         return self.kind.seconds
 
     def _read_own(self, own: Choices) -> None:
-        """Fills in fixed fields of models that are no decoders, and the conditions that follow from their sizes."""
+        """For kinds other than text decoders: sets fixed fields, and adds conditions that follow from sizes."""
         given = list(self._given)
         if len(given) > 1:
             raise SpecError("a model reads images, ranks candidates or hears sounds: one of them", field=given[1])
@@ -221,7 +221,7 @@ class SpaceSpec:
         for name in own.listed:
             _checked(f"{given[0]}.{name}", getattr(own, name))
         implied = [Condition(when=when, only=only) for when, only in own.conditions(self.d_model)]
-        if NO_FFN in self.layer.ffn:  # whose width is nobody's choice
+        if NO_FFN in self.layer.ffn:  # a layer without feed-forward has no width to choose
             implied.append(Condition(when={"ffn": [NO_FFN]}, only={"ffn_width": [self.layer.ffn_width[0]]}))
         rest = tuple(item for item in self.conditions if item not in implied)
         for name, value in (
@@ -243,7 +243,7 @@ class SpaceSpec:
 
     @property
     def globals(self) -> tuple[str, ...]:
-        """Choices for the whole model; convolutions, images and requests only if listed."""
+        """Choices for the whole model, including those of convolutions and of the kind if they are listed."""
         return (*GLOBALS, *(() if self.conv == ("none",) else ("conv",)), *self.kind.choices)
 
     @property
@@ -267,7 +267,7 @@ class SpaceSpec:
         return tuple(getattr(self.layer if name in LAYER_CHOICES else self, name))
 
     def tie(self, choice: str) -> str:
-        """Tie of ``choice`` between layers: a word of TIES."""
+        """How ``choice`` is tied between layers: one of TIES."""
         return self.layers if isinstance(self.layers, str) else self.layers.get(choice, "each")
 
 
@@ -301,9 +301,9 @@ class Slots:
     """The slots of one choice.
 
     Attributes:
-        labels: Label of each slot: a layer's number, ``even``, ``first`` … of: The slot that each layer reads,
-            (sharing, depth, layer), by the indices of the space's lists.
-        used: Which slots count, (sharing, depth, slot).
+        labels: Label of each slot: a layer's number, ``even``, ``first`` …
+        of: The slot that each layer reads, (sharing, depth, layer), by indices into the space's lists.
+        used: Which slots are read by a layer, (sharing, depth, slot).
     """
 
     labels: tuple[str, ...]
@@ -312,7 +312,7 @@ class Slots:
 
 
 def slots_of(spec: SpaceSpec) -> dict[str, Slots]:
-    """The slots of every choice of a layer."""
+    """The slots of every per-layer choice."""
     return {choice: _slots(spec, spec.tie(choice)) for choice in spec.layer_choices}
 
 

@@ -1,1 +1,1 @@
-"""From an architecture to its weights and operators, and which part of a larger model's weights forms it."""
+"""Turns an architecture into its weights, operators, torch module and ONNX graph, for every kind of model."""

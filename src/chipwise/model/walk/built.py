@@ -1,4 +1,4 @@
-"""What chipwise can do itself with a model of any kind: export it, and train it on which data. Estimates know more."""
+"""Whether chipwise can export a model, and which data can train it. (More models can be estimated than exported.)"""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from chipwise.model.kinds.table import form_of
 
 
 def require_built(arch: ArchSpec, *, work: str) -> None:
-    """Checks that chipwise exports ``arch`` itself, whatever it reads.
+    """Checks that chipwise can export ``arch``.
 
     Args:
         arch: The model.
-        work: What was requested, for the error message ("measured").
+        work: The requested action, for the error message ("measured").
 
     Raises:
-        Unsupported: It does not; one sentence that names what is missing, and what works instead.
+        Unsupported: chipwise cannot export it; the message names what is missing, and what works instead.
     """
     if arch.encoder:
         raise Unsupported(
@@ -27,17 +27,17 @@ def require_built(arch: ArchSpec, *, work: str) -> None:
 
 
 def task_of(arch: ArchSpec) -> str | None:
-    """The task of a run file whose data trains such a model; None if chipwise trains none like it."""
+    """The task whose data train such a model; None if chipwise does not train this kind."""
     form = form_of(arch)
     return form.task(arch) if form.task is not None and form.builds(arch) else None
 
 
 def require_trained(arch: ArchSpec, *, task: str) -> None:
-    """Checks that chipwise trains models like ``arch``, and on data of ``task``.
+    """Checks that chipwise can train ``arch``, and on data of ``task``.
 
     Raises:
-        InputError: On data of another task.
-        Unsupported: It trains none; one sentence that says why, and what works instead.
+        InputError: ``arch`` needs data of another task.
+        Unsupported: chipwise cannot train ``arch``; the message says why, and what works instead.
     """
     fitting = task_of(arch)
     if fitting == task or (fitting == "text" and task == "series") or (fitting in _IMAGES and task in _IMAGES):
@@ -53,11 +53,11 @@ def require_trained(arch: ArchSpec, *, task: str) -> None:
     raise Unsupported(f"{arch.name} cannot be trained: {_untrained(arch, form)}; {_instead(arch, form)}")
 
 
-_IMAGES = ("vision", "speech")  # whose models differ in sizes alone, which the task itself compares
+_IMAGES = ("vision", "speech")  # their models differ only in sizes, which the task compares
 
 
 def _untrained(arch: ArchSpec, form: Form) -> str:
-    """Why nothing like it is trained."""
+    """Why chipwise cannot train ``arch``."""
     if arch.towers:
         return "a tower and a decoder are not trained together"
     if arch.encoder:
@@ -66,7 +66,7 @@ def _untrained(arch: ArchSpec, form: Form) -> str:
 
 
 def _instead(arch: ArchSpec, form: Form) -> str:
-    """The commands that do work."""
+    """The commands that do work for ``arch``."""
     if arch.encoder or not form.builds(arch):
         return "chipwise estimate prices it all the same"
     return "chipwise measure times it, and chipwise estimate prices it"

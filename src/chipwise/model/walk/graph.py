@@ -21,13 +21,13 @@ def graph_of(
     padded: bool = False,
     packing: Packing = NEAREST,
 ) -> tuple[GraphBuilder, Logits, dict[str, object]]:
-    """The nodes of ``design``, the positions that its output is of, and what its metadata say of its kind alone.
+    """The graph of ``design``, the positions that its output covers, and the metadata specific to its kind.
 
     The arguments are those of :func:`chipwise.deploy.export.onnx.export`.
 
     Raises:
         SpecError: A weight is missing or has the wrong shape.
-        Unsupported: The weight format has no graph, or the model is not built.
+        Unsupported: No graph is built for the weight format or the model.
     """
     form = form_of(design.arch)
     form.require(design.arch, work="exported to ONNX")
@@ -43,11 +43,11 @@ def graph_of(
 
 
 def second_graphs(design: Design, weights: Weights) -> dict[str, GraphBuilder]:
-    """Graphs that run once after the last pass, by the names that the metadata give them."""
+    """Graphs that run once after the last pass, by their metadata key."""
     return dict(nodes_of(form_of(design.arch)).after(design.arch, weights))
 
 
 def nodes_of(form: Form) -> Nodes:
-    """What a kind's graph is made of; its module needs the package onnx, so it is imported when it is needed."""
+    """The ONNX nodes of a kind. Its module needs the package onnx, so it is imported on use."""
     found: Nodes = import_module(f"chipwise.model.kinds.{form.graph}").NODES
     return found

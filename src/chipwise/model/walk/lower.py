@@ -19,13 +19,13 @@ def lower(design: Design, workload: Workload, phase: Phase, *, logits: Literal["
     """The operators of one pass of ``design`` in ``phase``. ``logits`` selects the positions of a decoder's output.
 
     Raises:
-        Unsupported: A model that is not built, so that there is no graph to mirror.
+        Unsupported: chipwise does not build the model, so there is no graph to mirror.
     """
     form = form_of(design.arch)
-    form = form if form.operators is not None else DECODER  # which refuses it
+    form = form if form.operators is not None else DECODER  # whose checks then raise an error
     form.require(design.arch, work="lowered as the graph that is exported")
     kind, formats, arch = form.operators, design.formats, form.as_run(design.arch)
-    assert kind is not None  # as the decoder has them
+    assert kind is not None  # the decoder has operators
     at = Pass(arch=arch, head=formats.head, layers=formats.layers, fused=design.fused, batch=workload.batch)
     if arch.causal:
         at.tokens, at.past = workload.query_tokens(phase), workload.past_tokens(phase)
@@ -39,7 +39,7 @@ def lower(design: Design, workload: Workload, phase: Phase, *, logits: Literal["
 
 
 def _with_matrices(graph: OpGraph, design: Design) -> OpGraph:
-    """``graph``, lowered with the formats of layers and head, with those of single matrices."""
+    """``graph`` with the formats of single matrices; it was lowered with the formats of layers and head."""
     own, ops = dict(design.formats.matrices), []
     for item in graph.ops:
         weights = own.get(matrix_of(f"{item.place}.weight") or "")

@@ -1,4 +1,4 @@
-"""A model as a torch module, whatever its kind: the reference that every exported form is held against."""
+"""A model of any kind as a torch module, the reference for tests of every exported file."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from chipwise.model.kinds.table import form_of
 if TYPE_CHECKING:
     from torch import nn
 
-MOST_ROWS = 4096  # of what a matrix multiplies on calibration batches
+MOST_ROWS = 4096  # most input rows of a matrix on calibration batches
 
 
 def module_of(arch: ArchSpec) -> Any:
-    """The torch module of ``arch`` without its weights; published models have that of the nearest kind, or none.
+    """The torch module of ``arch`` without weights; pretrained models use the module of the nearest kind, or have none.
 
     Raises:
         Unsupported: ``arch`` is not built in torch.
@@ -34,7 +34,7 @@ def build(arch: ArchSpec, *, seed: int) -> Any:
     """A freshly initialised module of ``arch``.
 
     Raises:
-        Unsupported: ``arch`` is not built in torch, or not trained from nothing.
+        Unsupported: ``arch`` is not built in torch, or not trained from scratch.
     """
     home = _home(arch)
     if not hasattr(home, "initialise"):
@@ -58,9 +58,9 @@ def load(arch: ArchSpec, weights: Mapping[str, AnyArray]) -> nn.Module:
 def matrix_inputs(
     arch: ArchSpec, weights: Mapping[str, AnyArray], run: Callable[[nn.Module], object]
 ) -> Callable[[str], Float32Array | None]:
-    """What each matrix multiplies while ``run`` uses the model: its first rows (rows, k), by the weight's name.
+    """The inputs of each matrix while ``run`` uses the model: the first rows (rows, k), by the weight's name.
 
-    The model is run when the first matrix is asked for.
+    The model runs when the first matrix is looked up.
     """
 
     @cache
@@ -85,5 +85,5 @@ def matrix_inputs(
 
 
 def _home(arch: ArchSpec) -> ModuleType:
-    """The module of the kind, which needs torch, so it is imported when it is needed."""
+    """The module of the kind. It needs torch, so it is imported on use."""
     return import_module(f"chipwise.model.kinds.{form_of(arch).module}")

@@ -1,9 +1,9 @@
-"""Shared weights as pure index rules: which rows and columns of a whole model's weights make a sub-model's.
+"""Shared weights as index rules: which rows and columns of a larger model's weights form a smaller model's.
 
-Widths and vocabularies are cut from the front (the smaller vocabularies are prefixes of the larger), convolutions at
-the far end, heads stay with their KV heads (``attention/slicing.py``), layers are taken evenly over the depth. What has
-no weights (activations, windows) each sub-model has as its own. Layers that share weights in the sub-model share those
-of the first of them.
+Widths and vocabularies keep their first values (a smaller vocabulary is a prefix of a larger one); convolutions keep
+the nearest taps. Query heads stay with their KV heads (``attention/slicing.py``). Layers are chosen evenly over the
+depth. Properties without weights (activations, windows) may differ freely. Layers that share weights in the smaller
+model get the weights of the first of them.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from chipwise.model.walk.weights import weight_shapes
 
 
 def cuts(sub: ArchSpec, whole: ArchSpec) -> dict[str, Cut]:
-    """By name of each weight of ``sub``: the weight of ``whole`` that contains it, and the part.
+    """For each weight of ``sub``, by name: the weight of ``whole`` that contains it, and the index of its part.
 
     Raises:
-        SpecError: ``sub`` does not fit into ``whole``; names the field.
-        Unsupported: A model that is not built.
+        SpecError: ``sub`` does not fit into ``whole``; the error names the field.
+        Unsupported: chipwise does not build one of the models.
     """
     for name in ("norm", "positions", "norm_bias"):
         if getattr(sub, name) != getattr(whole, name):
@@ -48,16 +48,16 @@ def cuts(sub: ArchSpec, whole: ArchSpec) -> dict[str, Cut]:
 
 
 def _check_ends(sub: ArchSpec, whole: ArchSpec) -> None:
-    """Checks what stands before and behind the layers, by the rules of the kind and by those of all."""
+    """Checks stems and heads, by the rules of the kind and by those common to all kinds."""
     form_of(sub).check_cut(sub, whole)
-    large = whole.head.as_trained().record()  # steps are no matter of weights
+    large = whole.head.as_trained().record()  # denoising steps do not affect weights
     for name, value in sub.head.as_trained().record().items() if not sub.reads_tokens else ():
         if value != large.get(name):
             raise SpecError(f"{value} differs from the whole's {large.get(name)}", field=name)
 
 
 def kept_layers(depth: int, whole_depth: int) -> list[int]:
-    """Layers of a deep model to keep for one of ``depth`` layers: the first, the last, and evenly between.
+    """Layers of a deeper model to keep for one of ``depth`` layers: the first, the last, and evenly between them.
 
     >>> kept_layers(3, 6), kept_layers(4, 6), kept_layers(1, 6)
     ([0, 3, 5], [0, 2, 3, 5], [0])
@@ -85,7 +85,7 @@ def _source(name: str, owners: dict[int, int]) -> str:
 
 
 def _axes(sub: ArchSpec, whole: ArchSpec) -> dict[str, dict[int, Index]]:
-    """Axes of each weight of ``sub`` that are not cut from the front."""
+    """Indices for axes, by weight of ``sub``, that do not simply keep their first values."""
     axes: dict[str, dict[int, Index]] = {}
     owners = _owners(sub, whole)
     for i, layer in sub.owned_layers():
@@ -117,5 +117,5 @@ def _layer(layer: Layer, whole: Layer) -> dict[str, dict[int, Index]]:
     for name in ("attention_conv", "ffn_conv"):
         taps, most = getattr(layer, name), getattr(whole, name)
         if 0 < taps < most:
-            axes[f"{name}.weight"] = {2: slice(most - taps, most)}  # the last: those of the nearest positions
+            axes[f"{name}.weight"] = {2: slice(most - taps, most)}  # the last taps are those of the nearest positions
     return axes

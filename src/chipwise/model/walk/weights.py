@@ -1,4 +1,4 @@
-"""Names and shapes of a model's weights: those of the torch module's state dict, used wherever weights are kept."""
+"""Names and shapes of a model's weights, as in the torch module's state dict; used wherever weights are stored."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from chipwise.model.arch.formats import matrix_of
 from chipwise.model.blocks.weights import Shape, layer_shapes
 from chipwise.model.kinds.table import form_of
 
-WORK = "given weights by name"  # of what is not built, in messages
+WORK = "given weights by name"  # the requested action, for messages about models that are not built
 
 
 def weight_shapes(arch: ArchSpec) -> dict[str, Shape]:
-    """Shape of every weight by name; matrices are (out, in). Shared and tied weights are there once.
+    """Shape of every weight by name; matrices are (out, in). Shared and tied weights appear once.
 
     Raises:
-        Unsupported: A model that is not built.
+        Unsupported: chipwise does not build the model.
     """
     form = form_of(arch)
     form.require(arch, work=WORK)
@@ -26,11 +26,10 @@ def weight_shapes(arch: ArchSpec) -> dict[str, Shape]:
 
 
 def matrices_of(arch: ArchSpec) -> list[str]:
-    """The matrices that can have formats of their own, as ``model/arch/formats.py`` calls them, those with most
-    values first.
+    """The matrices that can have separate formats, named as in ``model/arch/formats.py``, largest first.
 
     Raises:
-        Unsupported: A model that is not built.
+        Unsupported: chipwise does not build the model.
     """
     sizes: dict[str, int] = {}
     for name, shape in weight_shapes(arch).items():

@@ -1,4 +1,4 @@
-"""Attention without causality in torch. Axes: B batch, T tokens, N heads, H head size, D model width."""
+"""Bidirectional attention in torch. Axes: B batch, T tokens, N heads, H head size, D model width."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from chipwise.model.nn.precision import compute_format
 
 
 class EncoderAttention(nn.Module):
-    """Every position sees all that are no padding. Weights are named as in ``AttentionModule``."""
+    """Every position attends to all positions that are not padding. Weights are named as in ``AttentionModule``."""
 
     def __init__(self, block: Attention, d_model: int) -> None:
         super().__init__()
@@ -22,11 +22,11 @@ class EncoderAttention(nn.Module):
         self.out = nn.Linear(block.query_width, d_model, bias=block.out_bias)
 
     def forward(self, x_BTD: Tensor, hidden_BT: Tensor | None) -> Tensor:
-        """The block's output, without the residual; ``hidden_BT`` is minus infinity where there is padding, else 0."""
+        """The block's output, without the residual; ``hidden_BT`` is minus infinity at padding, else 0."""
         return self.out(self.mix(x_BTD, hidden_BT))  # type: ignore[no-any-return]
 
     def mix(self, x_BTD: Tensor, hidden_BT: Tensor | None, bias_RNTT: Tensor | None = None) -> Tensor:
-        """Inputs of the output projection, (B, T, N · H); ``bias_RNTT`` is added to the scores of pairs."""
+        """Inputs of the output projection, (B, T, N · H); ``bias_RNTT`` is added to the scores."""
         block = self.block
         x_BTD = compute_format(x_BTD)
         batch, tokens, _ = x_BTD.shape

@@ -23,8 +23,8 @@ def lower(
 ) -> list[tuple[str, Op]]:
     """The operators in order, each with its name inside the block.
 
-    With ``qk_norm`` q, k and v are three projections. ``cut`` keeps the last position of each sequence (of the block's
-    values and of the residual stream) before the output projection.
+    With ``qk_norm``, q, k and v are three projections. ``cut`` keeps only the last position of each sequence before the
+    output projection, in the block's values and in the residual stream.
     """
     rows = batch * query_tokens
 
@@ -62,7 +62,7 @@ def lower(
 
 
 def lower_encoder(block: Attention, *, d_model: int, weights: str, rows: int, tokens: int) -> list[tuple[str, Op]]:
-    """The operators of attention without causality: of ``rows`` positions each ``tokens`` see each other."""
+    """The operators of bidirectional attention over ``rows`` positions, in sequences of ``tokens``."""
     width = block.query_width
     attend = AttentionOp(
         batch=rows // tokens,

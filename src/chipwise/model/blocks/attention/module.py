@@ -15,7 +15,7 @@ Cache = tuple[Tensor, Tensor]  # keys and values, each (B, kv_heads, S, H)
 
 
 class AttentionModule(nn.Module):
-    """Causal self-attention; a cache makes it incremental."""
+    """Causal self-attention, optionally with a KV cache."""
 
     def __init__(self, block: Attention, d_model: int, norm_eps: float) -> None:
         super().__init__()

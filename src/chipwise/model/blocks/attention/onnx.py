@@ -1,6 +1,6 @@
 """Attention as ONNX nodes: packed projection, GroupQueryAttention with its cache, output projection.
 
-The cache's past and present may be the same buffer: bound so, a decode step copies nothing.
+The cache's past and present may be the same buffer; then a decode step copies nothing.
 """
 
 from __future__ import annotations
@@ -37,13 +37,13 @@ def add_attention(
     rope_theta: float,
     head_norm: HeadNorm,
 ) -> str:
-    """Scores and values of ``x``, before the output projection: (B, T, heads * head_size).
+    """Attention's result for ``x``, before the output projection: (B, T, heads * head_size).
 
-    ``key`` is where the weights live (``layers.0.attention``; another layer's where they are shared).
+    ``key`` is the prefix of the weights' names (``layers.0.attention``; another layer's if they are shared).
     ``head_norm(place, key, x, heads=…, head_size=…)`` norms queries and keys per head.
 
     Raises:
-        Unsupported: Heads of a size that the runtime's kernel refuses.
+        Unsupported: The runtime's kernel rejects this head size.
     """
     multiple = 16 if block.rope else 8
     if block.head_size % multiple:

@@ -1,4 +1,4 @@
-"""Attention without causality as ONNX nodes: packed projection, MultiHeadAttention, output projection."""
+"""Bidirectional attention as ONNX nodes: packed projection, MultiHeadAttention, output projection."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from chipwise.model.blocks.onnx_graph import MICROSOFT, GraphBuilder, reshaped
 
 
 def with_key_biases(arch: ArchSpec, weights: Mapping[str, AnyArray]) -> dict[str, AnyArray]:
-    """``weights`` with zeros as the biases of keys that have none: queries, keys and values are one product."""
+    """``weights`` with zeros for missing biases of keys, since queries, keys and values are one packed projection."""
     found = dict(weights)
     for i, layer in enumerate(arch.layers):
         block = layer.attention
@@ -35,14 +35,14 @@ def add_heads(
     before: str = "",
     apart: int = 1,
 ) -> str:
-    """Scores and values of ``x``, before the output projection: (B, T, heads * head_size).
+    """Attention's result for ``x``, before the output projection: (B, T, heads * head_size).
 
-    ``bias`` (1, heads, T, T) is added to the scores of pairs, and ``before`` stands in front of the layer's names.
-    Where ``x`` is (B, T · apart, D), each T of every ``apart`` attend to each other: (B, T, apart * heads * head_size).
-    ``mask`` is an int32 (B, T) with 0 at padding.
+    ``bias`` (1, heads, T, T) is added to the scores; ``before`` is the prefix of the layer's names. If ``x`` is (B, T ·
+    apart, D), it holds ``apart`` groups of T positions that attend only within their group, and the result is (B, T,
+    apart * heads * head_size). ``mask`` is an int32 (B, T) with 0 at padding.
 
     Raises:
-        Unsupported: Heads of a size that the runtime's kernel refuses.
+        Unsupported: The runtime's kernel rejects this head size.
     """
     if block.head_size % 8:
         raise Unsupported(

@@ -1,8 +1,9 @@
-"""Slices a wider attention into a narrower one by its heads.
+"""Slices an attention block into a narrower one, by heads.
 
-The whole's query heads are divided evenly among the smaller attention's KV heads. Each takes the first heads of its
-share, and the KV head that the first of them had: a query head so keeps the KV head that it was trained with, or the
-nearest that is left. Of a longer head the rotary pairs are taken evenly, so that their speeds are alike.
+The larger block's query heads are divided evenly among the smaller block's KV heads. Each KV head keeps the first query
+heads of its share, and the KV weights that the first of these used. So a query head keeps the KV head that it was
+trained with, or the nearest remaining one. If heads get shorter, rotary pairs are kept at even intervals, so that the
+rotary frequencies still cover the whole range.
 """
 
 from __future__ import annotations
@@ -13,10 +14,10 @@ from chipwise.model.blocks.cut import Index, rows
 
 
 def slice_attention(sub: Attention, whole: Attention) -> dict[str, dict[int, Index]]:
-    """Indices by weight and axis, for axes that are not cut from the front.
+    """Indices to keep, by weight and axis, for axes that do not simply keep their first values.
 
     Raises:
-        SpecError: ``sub`` has more heads, or longer ones, than ``whole``, or biases of other distances.
+        SpecError: ``sub`` has more or longer heads than ``whole``, or another table of position biases.
     """
     for name in ("heads", "kv_heads", "head_size"):
         if getattr(sub, name) > getattr(whole, name):
@@ -33,7 +34,7 @@ def slice_attention(sub: Attention, whole: Attention) -> dict[str, dict[int, Ind
     axes: dict[str, dict[int, Index]] = {f"{name}.{kind}": {0: i} for name, i in inner.items() for kind in _KINDS}
     axes["out.weight"] = {1: q}
     axes["norm.weight"] = {0: q}
-    axes["positions"] = {1: rows(queries)}  # biases by distance, a column per head
+    axes["positions"] = {1: rows(queries)}  # position biases: one column per head
     return axes | {f"{name}.weight": {0: rows(within)} for name in ("q_norm", "k_norm")}
 
 
@@ -41,7 +42,7 @@ _KINDS = ("weight", "bias")
 
 
 def chosen_heads(sub: Attention, whole: Attention) -> tuple[list[int], list[int]]:
-    """Query heads and KV heads of the whole that ``sub`` uses, in order.
+    """Query heads and KV heads of ``whole`` that ``sub`` keeps, in order.
 
     >>> eight = Attention(heads=8, kv_heads=4, head_size=32)
     >>> chosen_heads(Attention(heads=6, kv_heads=2, head_size=32), eight)
@@ -54,7 +55,7 @@ def chosen_heads(sub: Attention, whole: Attention) -> tuple[list[int], list[int]
 
 
 def chosen_values(sub: Attention, whole: Attention) -> list[int]:
-    """Values of a head to keep: with rotary positions pairs (i, i + half), evenly over the frequencies.
+    """Values of a head to keep. With rotary positions they are pairs (i, i + half), evenly over the frequencies.
 
     >>> chosen_values(Attention(heads=1, kv_heads=1, head_size=4), Attention(heads=1, kv_heads=1, head_size=8))
     [0, 2, 4, 6]

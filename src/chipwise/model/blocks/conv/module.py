@@ -9,8 +9,8 @@ from torch import Tensor, nn
 class ShortConv(nn.Module):
     """``x + conv(x)``: a weighted sum over each position and the ``taps - 1`` before it, for each channel.
 
-    ``weight`` is (D, 1, K) as torch's depthwise convolutions keep it: the last tap weighs the position itself. Written
-    out as shifted products, which on a CPU are several times as fast as the general kernel.
+    ``weight`` is (D, 1, K) as in torch's depthwise convolutions; the last tap is for the position itself. The sum is
+    computed by shifted products, which on a CPU are several times as fast as the general kernel.
     """
 
     def __init__(self, width: int, taps: int) -> None:
@@ -18,7 +18,7 @@ class ShortConv(nn.Module):
         self.weight = nn.Parameter(torch.zeros(width, 1, taps))
 
     def forward(self, x_BTD: Tensor, past: Tensor | None) -> tuple[Tensor, Tensor]:
-        """The result, and the inputs that the next tokens need, (B, K - 1, D). ``past`` None means zeros."""
+        """The result, and the last inputs (B, K - 1, D), which the next call takes as ``past``; None means zeros."""
         taps, tokens = self.weight.shape[-1], x_BTD.shape[1]
         if past is None:
             past = x_BTD.new_zeros(x_BTD.shape[0], taps - 1, x_BTD.shape[2])

@@ -1,4 +1,4 @@
-"""The short convolution as ONNX nodes: one that knows its last inputs, between two that turn positions and channels."""
+"""The short convolution as ONNX nodes: a convolution that keeps its last inputs, between two transpositions."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from chipwise.model.blocks.onnx_graph import MICROSOFT, GraphBuilder
 
 
 def add_conv(graph: GraphBuilder, *, state: str, place: str, key: str, x: str, taps: int, d_model: int) -> str:
-    """``x`` and its convolution, (B, T, D).
+    """``x`` plus its convolution, (B, T, D).
 
-    ``state`` is what past and present are called after (``0.attention_conv``), ``key`` where the weights live. The
-    residual is in the weights: one more on the last tap, which is the position itself.
+    ``state`` is part of the names of past and present (``0.attention_conv``), ``key`` the prefix of the weights' names.
+    The residual is folded into the weights: 1 is added to the last tap, which is for the position itself.
     """
 
     def weights() -> AnyArray:

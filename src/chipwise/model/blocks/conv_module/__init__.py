@@ -1,1 +1,1 @@
-"""Conformer's convolution module: a gate, a depthwise filter over neighbouring positions, a norm, and out."""
+"""Conformer's convolution module: gated projection, depthwise filter over positions, norm, output projection."""

@@ -9,7 +9,7 @@ import numpy as np
 from chipwise.model.arch.mixers import ConvModule
 from chipwise.model.blocks.onnx_graph import MICROSOFT, GraphBuilder
 
-EPS = 1e-5  # of the norm
+EPS = 1e-5  # epsilon of the norm
 
 
 def add_module(graph: GraphBuilder, block: ConvModule, *, layer: int, x: str, d_model: int) -> str:
@@ -32,10 +32,10 @@ def add_module(graph: GraphBuilder, block: ConvModule, *, layer: int, x: str, d_
 
 
 def add_filter(graph: GraphBuilder, block: ConvModule, *, place: str, key: str, x: str, d_model: int) -> str:
-    """The depthwise filter of ``x`` (B, T, D), between two nodes that turn positions and channels.
+    """The depthwise filter of ``x`` (B, T, D), between two transpositions of positions and channels.
 
-    The runtime's general convolution: for positions on both sides it takes half as long as the causal kernel that
-    short convolutions of decoders use.
+    It uses the runtime's general convolution, which for a centred filter takes half as long as the causal kernel that
+    decoders' short convolutions use.
     """
     turned = graph.node("Transpose", [x], f"{place}.turned", perm=[0, 2, 1])
     shape = (d_model, 1, block.taps)

@@ -1,1 +1,1 @@
-"""Cross-attention: queries of one sequence, keys and values of an image's tokens."""
+"""Cross-attention: queries from one sequence, keys and values from an image's tokens."""

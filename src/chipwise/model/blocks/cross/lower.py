@@ -1,4 +1,4 @@
-"""Cross-attention as operators: queries of the words, packed keys and values of the image, attention, output."""
+"""Cross-attention as operators: queries from the words, packed keys and values from the image, attention, output."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from chipwise.model.ops.op import Op
 def lower_cross(
     block: Attention, *, d_model: int, weights: str, batch: int, query_tokens: int, read_tokens: int
 ) -> list[tuple[str, Op]]:
-    """The operators in order, without the norm: ``query_tokens`` words of each request see ``read_tokens`` others."""
+    """The operators in order, without the norm: ``query_tokens`` positions per request read ``read_tokens`` others."""
     rows, read = batch * query_tokens, batch * read_tokens
     attend = AttentionOp(
         batch=batch,

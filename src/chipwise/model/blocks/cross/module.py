@@ -1,4 +1,4 @@
-"""Cross-attention in torch. Axes: B batch, T words, S positions that are read, N heads, H head size, D model width."""
+"""Cross-attention in torch. Axes: B batch, T words, S image tokens, N heads, H head size, D model width."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from chipwise.model.nn.precision import compute_format
 
 
 class CrossAttention(nn.Module):
-    """Every word sees all that is read. Weights are named as in ``AttentionModule``."""
+    """Every word attends to all image tokens. Weights are named as in ``AttentionModule``."""
 
     def __init__(self, block: Attention, d_model: int) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Cross-attention as ONNX nodes: a projection of the words, a packed one of the image, MultiHeadAttention, output."""
+"""Cross-attention as ONNX nodes: queries from words, packed keys and values from the image, attention, output."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from chipwise.model.blocks.onnx_graph import MICROSOFT, GraphBuilder
 
 
 def add_cross(graph: GraphBuilder, block: Attention, *, layer: int, x: str, read: str, d_model: int) -> str:
-    """The block's output of ``x`` (B, T, D), which sees ``read`` (B, S, D), without the residual.
+    """The block's output for ``x`` (B, T, D), which attends to ``read`` (B, S, D), without the residual.
 
     Raises:
-        Unsupported: Heads of a size that the runtime's kernel refuses.
+        Unsupported: The runtime's kernel rejects this head size.
     """
     if block.head_size % 8:
         raise Unsupported(

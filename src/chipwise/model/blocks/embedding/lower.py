@@ -10,7 +10,7 @@ from chipwise.model.ops.op import Op
 
 
 def lower_embedding(arch: ArchSpec, *, rows: int) -> list[tuple[str, Op]]:
-    """Gathering the tokens' rows, and adding the positions' rows where they are learned."""
+    """Gathers the tokens' rows, and adds the positions' rows if positions are learned."""
     ops: list[tuple[str, Op]] = [("tokens", EmbeddingOp(tokens=rows, width=arch.d_model, rows=arch.vocab_size))]
     if arch.positions == "learned":
         ops.append(("positions", EmbeddingOp(tokens=rows, width=arch.d_model, rows=arch.max_tokens)))
@@ -19,10 +19,10 @@ def lower_embedding(arch: ArchSpec, *, rows: int) -> list[tuple[str, Op]]:
 
 
 def lower_cut(*, width: int, rows: int, kept: int) -> EmbeddingOp:
-    """Picking ``kept`` of ``rows`` rows: the last position of each sequence, where only its logits are needed."""
+    """Picks ``kept`` of ``rows`` rows: the last position of each sequence, if only its logits are needed."""
     return EmbeddingOp(tokens=kept, width=width, rows=rows)
 
 
 def lower_head(arch: ArchSpec, *, weights: str, rows: int) -> Matmul:
-    """Logits of ``rows`` positions."""
+    """The logits of ``rows`` positions as operators."""
     return Matmul(m=rows, k=arch.d_model, n=arch.vocab_size, weights=weights)

@@ -9,7 +9,7 @@ from chipwise.model.blocks.onnx_graph import MICROSOFT, GraphBuilder
 
 
 def add_embedding(graph: GraphBuilder, arch: ArchSpec) -> str:
-    """The residual stream (B, T, D) of the input ``tokens``."""
+    """The residual stream (B, T, D) from the input ``tokens``."""
     tokens = graph.input("tokens", TensorProto.INT64, ["batch", "tokens"])
     table = graph.store("embedding.weight", lambda: graph.weight("embedding.weight", (arch.vocab_size, arch.d_model)))
     x = graph.node("Gather", [table, tokens], "embedding.tokens", axis=0)
@@ -24,10 +24,10 @@ def add_embedding(graph: GraphBuilder, arch: ArchSpec) -> str:
 
 
 def add_head(graph: GraphBuilder, arch: ArchSpec, x: str) -> str:
-    """Logits of ``x``. An FP32 tied head reads the token table itself.
+    """Adds the logits of ``x``. A tied FP32 head reads the token table directly.
 
-    The table is then declared as an input with a default too: the runtime does not pack such tensors, so that no
-    second copy is made. At one position a pass, packing would win no time.
+    The table is then also declared as an input with a default value: ONNX Runtime does not pack such tensors, so it
+    makes no second copy. With one position per pass, packing would save no time.
     """
     if arch.tie_embeddings and graph.format_of("head.weight") == "fp32":
         graph.input("embedding.weight", TensorProto.FLOAT, [arch.vocab_size, arch.d_model])

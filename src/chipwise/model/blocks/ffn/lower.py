@@ -9,7 +9,7 @@ from chipwise.model.ops.op import Op
 
 
 def lower(block: FeedForward, *, d_model: int, weights: str, rows: int, joined: bool = False) -> list[tuple[str, Op]]:
-    """The operators in order, each with its name inside the block; ``joined`` is as the graph's."""
+    """The operators in order, each with its name inside the block. ``joined`` fuses gate and up projections."""
     into = Matmul(m=rows, k=d_model, n=block.width, weights=weights, bias=block.bias)
     inner = rows * block.width
     ops: list[tuple[str, Op]] = [("gate", into), ("up", into)] if block.gated else [("up", into)]

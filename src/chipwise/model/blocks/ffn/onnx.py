@@ -26,7 +26,7 @@ def add_ffn(
 ) -> str:
     """The block's output, without the residual; ``before`` is the prefix of the layer's names.
 
-    ``joined`` makes one product of the gate and what it gates.
+    ``joined`` fuses the gate and up projections into one product.
     """
     place = f"{before}layers.{layer}.ffn"
 

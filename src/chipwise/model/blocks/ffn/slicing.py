@@ -1,4 +1,4 @@
-"""Slices feed-forwards: widths are cut from the front; a plain one leaves a gate unused."""
+"""Slices feed-forwards: the first values of the width are kept; a plain feed-forward drops the gate."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from chipwise.model.arch.feed_forward import FeedForward
 
 
 def slice_feed_forward(sub: FeedForward, whole: FeedForward) -> None:
-    """Checks that ``sub`` can be cut from ``whole``: each weight is the beginning of the one with the same name.
+    """Checks that ``sub`` can be cut from ``whole``: each weight is the first part of the weight with the same name.
 
     Raises:
         SpecError: ``sub`` is wider than ``whole``, or gated where ``whole`` has no gate.

@@ -1,1 +1,1 @@
-"""RMSNorm and LayerNorm, with the residual addition."""
+"""RMSNorm and LayerNorm, including the residual addition before them."""

@@ -1,4 +1,4 @@
-"""A norm as one operator; every norm but the first also adds the block before it to the residual stream."""
+"""A norm as one operator; except for the first one, it also adds the previous block's result to the residual stream."""
 
 from __future__ import annotations
 

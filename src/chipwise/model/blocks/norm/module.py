@@ -8,7 +8,7 @@ from chipwise.model.arch.arch import ArchSpec
 
 
 def make_norm(arch: ArchSpec, width: int | None = None) -> nn.Module:
-    """The norm of ``arch`` over ``width`` values (the model's width unless given)."""
+    """A norm of the kind that ``arch`` uses, over ``width`` values (default: the model's width)."""
     width = width or arch.d_model
     if arch.norm == "rmsnorm":
         return nn.RMSNorm(width, eps=arch.norm_eps)

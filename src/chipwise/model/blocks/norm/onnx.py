@@ -12,7 +12,8 @@ from chipwise.model.blocks.onnx_graph import MICROSOFT, GraphBuilder
 def add_norm(graph: GraphBuilder, arch: ArchSpec, place: str, key: str, x: str, skip: str | None) -> tuple[str, str]:
     """Adds ``skip`` (a block's output, if any) to ``x`` and norms the sum; returns (normed, sum).
 
-    RMSNorm has one node for both; ONNX Runtime's SkipLayerNormalization is scalar and slower than its two parts.
+    For RMSNorm, one node does both. LayerNorm takes two: ONNX Runtime's SkipLayerNormalization is scalar code and
+    slower than two nodes.
     """
     weight = graph.vector(f"{key}.weight", arch.d_model)
     if arch.norm == "rmsnorm" and skip is not None:
@@ -31,7 +32,7 @@ def add_norm(graph: GraphBuilder, arch: ArchSpec, place: str, key: str, x: str, 
 
 
 def add_head_norm(graph: GraphBuilder, place: str, key: str, x: str, *, heads: int, head_size: int, eps: float) -> str:
-    """RMSNorm of each head of ``x`` (B, T, heads * head_size) on its own."""
+    """RMSNorm of each head of ``x`` (B, T, heads * head_size) separately."""
     split = graph.store(f"shape.{heads}x{head_size}", lambda: _shape(0, 0, heads, head_size))
     joined = graph.store(f"shape.{heads * head_size}", lambda: _shape(0, 0, heads * head_size))
     per_head = graph.node("Reshape", [x, split], f"{place}.heads")

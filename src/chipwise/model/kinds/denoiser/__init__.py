@@ -1,1 +1,1 @@
-"""Diffusion transformers: a pass of the denoiser, and the decoder of latents."""
+"""Diffusion transformers: the denoiser, and the decoder from latents to pixels."""

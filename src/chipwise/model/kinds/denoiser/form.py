@@ -1,7 +1,7 @@
 """Denoisers that chipwise builds, trains and exports itself: DiT on patches of an image.
 
-Patches, positions that are learned, pre-norm layers whose norms have no weights and are modulated instead, and a matrix
-back to pixels.
+Such a model has patches, learned positions, pre-norm layers with modulated norms (without weights), and an output
+matrix to pixels.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from chipwise.model.kinds.denoiser.parts import modulation_widths, parts_of
 from chipwise.model.kinds.form import Axes, Form, Modelling, Sketch, random_signals
 from chipwise.model.kinds.image.form import FREE, layer_departures, same_patches, seen_words
 
-_FREE = ("denoiser", "norm_weight")  # later fields that denoisers set
+_FREE = ("denoiser", "norm_weight")  # ``later`` fields that denoisers set
 
 
 def _departures(arch: ArchSpec) -> Iterator[str]:

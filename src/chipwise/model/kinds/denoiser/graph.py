@@ -1,7 +1,7 @@
-"""The ends of a denoiser's pass as ONNX nodes: image, time and label in, velocity out.
+"""Input and output of a denoiser as ONNX nodes: image, time and label in, velocity out.
 
-A denoiser of latents is one file too: what decodes them runs once an image, so it is an ONNX model of its own, which
-the file's metadata hold as ``decoder`` (in base64).
+A latent denoiser is one file too. Its decoder runs once per image, so it is a separate ONNX model, stored in the file's
+metadata as ``decoder`` (in base64).
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def _head(s: Stream) -> None:
 
 
 def _after(arch: ArchSpec, weights: Weights) -> dict[str, GraphBuilder]:
-    """The nodes that make images of the latents after the last step; none of a model that draws pixels."""
+    """The nodes that decode latents after the last step; empty for models in pixel space."""
     stem, denoiser = parts_of(arch)
     if denoiser.latents is None:
         return {}
@@ -61,7 +61,7 @@ def _after(arch: ArchSpec, weights: Weights) -> dict[str, GraphBuilder]:
 
 
 def _metadata(s: Stream) -> dict[str, object]:
-    """Image, labels, steps, and the inputs."""
+    """Metadata: image size, labels, steps and inputs."""
     stem, denoiser = parts_of(s.arch)
     return {
         "encodes": "velocity",

@@ -1,6 +1,6 @@
-"""Operators of one pass of a denoiser before and behind its layers, whose norms are modulated.
+"""Operators of one denoiser pass outside its layers, and the modulated norms inside them.
 
-An image takes ``ArchSpec.passes`` of them; what decodes latents after the last is charged to all alike.
+An image takes ``ArchSpec.passes`` passes; the cost of decoding latents after the last one is spread evenly over them.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""A denoiser whose layers may all differ, for ``AutoModel`` with ``trust_remote_code=True``.
+"""A denoiser whose layers may differ from each other, for ``AutoModel`` with ``trust_remote_code=True``.
 
-Needs ``chipwise_blocks.py`` beside it. ``config.arch`` says what it is made of: patches of an image, layers of
-attention (over all patches or within squares of them) and feed-forwards that are shifted, scaled and gated by its
-conditions, and a matrix back to pixels. ``generate`` draws images. Axes: B batch, C channels, Y and X rows and
-columns, T tokens, F frequencies, D width.
+Needs ``chipwise_blocks.py`` next to it. ``config.arch`` describes its parts: patches of an image; layers of attention
+(over all patches or within windows) and feed-forwards, which time and label shift, scale and gate; and an output matrix
+to pixels. ``generate`` generates images. Axes: B batch, C channels, Y and X rows and columns, T tokens, F frequencies,
+D width.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ __all__ = ["ChipwiseConfig", "ChipwiseDenoiser"]
 
 
 class Patches(nn.Module):
-    """From an image to its patches."""
+    """Cuts an image into patches and projects them."""
 
     def __init__(self, stem: dict[str, Any], d_model: int) -> None:
         super().__init__()
@@ -37,12 +37,12 @@ class Patches(nn.Module):
         self.projection = nn.Linear(self.edge**2 * stem["channels"], d_model, bias=stem["bias"])
 
     def forward(self, x_BCYX: Tensor) -> Tensor:
-        """The inputs of the first layer without their positions, (B, T, D)."""
+        """The patches before positions are added, (B, T, D)."""
         return self.projection(cut_patches(x_BCYX, self.edge))
 
 
 class TimestepEmbedding(nn.Module):
-    """A number from 0 to 1 as a vector: waves, a matrix, SiLU, a matrix."""
+    """Embeds a number from 0 to 1: sinusoids, a matrix, SiLU, a matrix."""
 
     def __init__(self, frequencies: int, d_model: int) -> None:
         super().__init__()
@@ -61,7 +61,7 @@ class TimestepEmbedding(nn.Module):
 
 
 def modulated(x_BTD: Tensor, shift_BD: Tensor, scale_BD: Tensor, eps: float) -> Tensor:
-    """A norm without weights, then scaled by 1 + scale and shifted."""
+    """A norm without weights, scaled by 1 + scale and shifted."""
     return F.layer_norm(x_BTD, x_BTD.shape[-1:], eps=eps) * (1 + scale_BD[:, None]) + shift_BD[:, None]
 
 
@@ -87,7 +87,7 @@ class DenoisingLayer(nn.Module):
 
 
 class Decoder(nn.Module):
-    """From latents to images."""
+    """Decodes latents to images."""
 
     def __init__(self, latents: dict[str, Any], depth: int) -> None:
         super().__init__()
@@ -101,7 +101,7 @@ class Decoder(nn.Module):
 
 
 def moves(steps: int, denoiser: dict[str, Any]) -> list[tuple[float, float, float]]:
-    """The time of each step, and the factors of its velocity and of that of the step before."""
+    """For each step: its time, and the factors of the current and the previous velocity."""
     shift = denoiser.get("shift", 1.0)
     found: list[tuple[float, float, float]] = []
     last = 0.0
@@ -128,7 +128,7 @@ class ChipwiseDenoiser(ArchModel):
         widths = {str(i): 3 * d * count for i, count in enumerate(blocks) if count} | {"end": 2 * d}
         self.stem = Patches(stem, d)
         self.positions = nn.Embedding(arch["max_tokens"], d)
-        no_label = denoiser.get("guidance", 1.0) != 1.0  # the table's last row stands for it
+        no_label = denoiser.get("guidance", 1.0) != 1.0  # its label is the table's last row
         self.labels = nn.Embedding(denoiser["labels"] + no_label, d)
         self.told = nn.ModuleDict({"time": TimestepEmbedding(denoiser["frequencies"], d)})
         self.layers = nn.ModuleDict({str(i): DenoisingLayer(layer, arch, i) for i, layer in enumerate(arch["layers"])})
@@ -163,9 +163,9 @@ class ChipwiseDenoiser(ArchModel):
         guidance: float | None = None,
         seed: int = 0,
     ) -> Tensor:
-        """Images (B, C, Y, X) from -1 to 1 of these labels, in the steps that the model was chosen for unless given.
+        """Generates images (B, C, Y, X) from -1 to 1 of these labels; ``steps`` defaults to the design's.
 
-        A model that was trained without labels, too, is guided; ``guidance`` says by how much instead of its own.
+        A model that was also trained without labels is guided; ``guidance`` replaces its own scale.
         """
         label = torch.as_tensor(labels, dtype=torch.long).to(self.device)
         scale = self.config.guidance_scale if guidance is None else guidance

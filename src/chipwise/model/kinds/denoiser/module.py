@@ -1,4 +1,4 @@
-"""A denoiser as a torch module: the reference that its exported form is held against.
+"""A denoiser as a torch module, the reference for tests of its exported file.
 
 Axes: B batch, C channels, Y and X rows and columns, T tokens, D model width.
 """
@@ -24,7 +24,7 @@ from chipwise.model.kinds.image.windows.module import ImageAttention
 
 
 class DenoisingLayer(nn.Module):
-    """One pre-norm residual layer, each block of which is shifted, scaled and gated."""
+    """One pre-norm residual layer whose blocks are shifted, scaled and gated."""
 
     def __init__(self, arch: ArchSpec, stem: ImageStem, layer: Layer) -> None:
         super().__init__()
@@ -47,7 +47,7 @@ class DenoisingLayer(nn.Module):
 
 
 class DenoisingTransformer(nn.Module):
-    """A denoiser. Parameters are created uninitialised by meaning: call :func:`initialise`."""
+    """A denoiser. Call :func:`initialise` after construction: the parameters are not initialised before."""
 
     def __init__(self, arch: ArchSpec) -> None:
         DENOISER.require(arch, work="built in torch")
@@ -85,10 +85,10 @@ class DenoisingTransformer(nn.Module):
 
 @torch.no_grad()
 def draw(model: DenoisingTransformer, noise_BCYX: Tensor, label_B: Tensor, served: Denoiser) -> Tensor:
-    """Images (B, C, Y, X) that ``model`` makes of noise in the steps, by the solver and the guidance of ``served``.
+    """Generates images (B, C, Y, X) from noise with ``model``, with steps, solver and guidance of ``served``.
 
-    With guidance each step goes so many times as far towards the label as without one; only a model that was trained
-    without labels too can be guided. Latents are decoded at the end.
+    Guidance is classifier-free: it needs a model that was trained with and without labels. Latents are decoded at the
+    end.
     """
     x, last = noise_BCYX, torch.zeros_like(noise_BCYX)
     for move in served.moves():
@@ -105,9 +105,9 @@ def draw(model: DenoisingTransformer, noise_BCYX: Tensor, label_B: Tensor, serve
 
 
 def initialise(model: DenoisingTransformer, *, seed: int) -> DenoisingTransformer:
-    """Fills the parameters: normal with 1/√fan-in; modulations and the head zero, so that a layer begins as nothing.
+    """Fills the parameters: normal with 1/√fan-in; modulations and head zero, so that layers start as the identity.
 
-    Positions begin as waves along rows and columns, labels and what reads times as normal of 0.02.
+    Positions start as sinusoids along rows and columns; labels and the time embedding as normal with deviation 0.02.
 
     References:
         adaLN-zero, and these values: Peebles and Xie 2023, section 3.2 and their code.
@@ -127,7 +127,7 @@ def initialise(model: DenoisingTransformer, *, seed: int) -> DenoisingTransforme
 
 
 def _waves(stem: ImageStem, width: int) -> Tensor:
-    """Positions (T, D): a half of the values is of rows, the other of columns, as sines and cosines."""
+    """Positions (T, D) as sines and cosines: one half of the values encodes the row, the other the column."""
     quarter = max(1, width // 4)
     turns = torch.exp(-math.log(10_000.0) * torch.arange(quarter) / quarter)
     y, x = torch.meshgrid(torch.arange(stem.grid), torch.arange(stem.grid), indexing="ij")

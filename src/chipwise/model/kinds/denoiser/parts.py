@@ -1,4 +1,4 @@
-"""A denoiser's patches and conditions, and how wide what it is modulated with is."""
+"""Typed access to a denoiser's stem and head, and the sizes of its modulation matrices."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from chipwise.model.kinds.image.stem import ImageStem
 
 
 def parts_of(arch: ArchSpec) -> tuple[ImageStem, Denoiser]:
-    """The stem of a denoiser and its conditions.
+    """The stem and the head of a denoiser.
 
     Raises:
-        Unsupported: ``arch`` is none.
+        Unsupported: ``arch`` is not a denoiser.
     """
     if not isinstance(arch.head, Denoiser):
         raise Unsupported(f"{arch.name} does not denoise images")
@@ -20,6 +20,6 @@ def parts_of(arch: ArchSpec) -> tuple[ImageStem, Denoiser]:
 
 
 def modulation_widths(arch: ArchSpec) -> dict[str, int]:
-    """Rows of each matrix that modulates a denoiser, by name: of every layer with blocks, and of the last norm."""
+    """Rows of each modulation matrix by name: for every layer with blocks, and for the last norm."""
     widths = {f"modulations.{i}": arch.modulation_width(layer) for i, layer in enumerate(arch.layers)}
     return {name: width for name, width in widths.items() if width} | {"modulations.end": END_PARTS * arch.d_model}

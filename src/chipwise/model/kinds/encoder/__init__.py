@@ -1,1 +1,1 @@
-"""Text encoders: one vector a text."""
+"""Text encoders: one vector per text."""

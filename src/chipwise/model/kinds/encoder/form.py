@@ -1,6 +1,6 @@
-"""BERT-style encoders of text that chipwise builds and exports itself.
+"""BERT-style text encoders that chipwise builds and exports itself.
 
-Norms stand after each sum, positions are learned, every position sees all others; the head is a pooler or none.
+They have a norm after each residual sum, learned positions and bidirectional attention; the head is a pooler or none.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from chipwise.model.arch.ends import Pooler, States
 from chipwise.model.kinds.encoder import weights
 from chipwise.model.kinds.form import Form, Modelling, random_tokens
 
-_FREE = {"norm_place", "embedding_norm", "head", "token_types", "final_norm", "causal"}  # later fields encoders set
+_FREE = {"norm_place", "embedding_norm", "head", "token_types", "final_norm", "causal"}  # later fields of encoders
 
 
 def without_head(arch: ArchSpec) -> ArchSpec:
-    """``arch`` without its pooler, which embeddings by the mean of the positions do not need."""
+    """``arch`` without its pooler, which mean-pooled embeddings do not need."""
     return replace(arch, head=States())
 
 
@@ -35,7 +35,7 @@ def _departures(arch: ArchSpec) -> Iterator[str]:
 
 ENCODER = Form(
     name="encoder",
-    matches=lambda arch: next(_departures(arch), None) is None,  # what is like it but not built counts as a decoder
+    matches=lambda arch: next(_departures(arch), None) is None,  # variants that are not built count as decoders
     departures=_departures,
     does=lambda arch: "encodes text",
     weights=(weights.stem, weights.head),

@@ -1,4 +1,4 @@
-"""The ends of an encoder as ONNX nodes: tokens in, one embedding a text (or every state) out."""
+"""Input and output of an encoder as ONNX nodes: tokens in; one embedding per text, or every state, out."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from chipwise.model.blocks.onnx_graph import GraphBuilder
 
 
 def _stem(s: Stream) -> None:
-    """The embedding, and with texts of several lengths an input ``mask`` (B, T): 1 if there is text, 0 at padding.
+    """The embedding, and for padded texts an input ``mask`` (B, T): 1 at text, 0 at padding.
 
-    Without it the runtime has a faster kernel.
+    Without a mask the runtime uses a faster kernel.
     """
     if s.output == "pooler" and not isinstance(s.arch.head, Pooler):
         raise Unsupported(f"{s.arch.name} has no pooler; export it with output='mean' or 'states'")
@@ -32,7 +32,7 @@ def _attend(s: Stream, layer: int, block: Attention, x: str, key: str, last: boo
 
 
 def _head(s: Stream) -> None:
-    """The output ``embedding`` (B, D), by the mean or the pooler, or ``states`` (B, T, D)."""
+    """The output: ``embedding`` (B, D) from the mean or the pooler, or ``states`` (B, T, D)."""
     graph, d = s.graph, s.arch.d_model
     if s.output == "states":
         graph.node("Identity", [s.x], "states")
@@ -54,7 +54,7 @@ def _metadata(s: Stream) -> dict[str, object]:
 
 
 def _embedding(graph: GraphBuilder, arch: ArchSpec) -> str:
-    """The first layer's input (B, T, D): tokens, positions and the first segment; the latter two as one table."""
+    """The first layer's input (B, T, D): tokens, plus one table that merges positions and the first segment."""
     d, segments = arch.d_model, arch.stem.token_types
     tokens = graph.input("tokens", TensorProto.INT64, ["batch", "tokens"])
     table = graph.store("embedding.weight", lambda: graph.weight("embedding.weight", (arch.vocab_size, d)))
@@ -73,7 +73,7 @@ def _embedding(graph: GraphBuilder, arch: ArchSpec) -> str:
 
 
 def _mean(graph: GraphBuilder, x: str, mask: str | None) -> None:
-    """The mean over the positions that are text, as ``embedding``."""
+    """The mean over the text's positions (without padding), as ``embedding``."""
     axis = graph.store("one", lambda: np.array([1], np.int64))
     if mask is None:
         graph.node("ReduceMean", [x, axis], "embedding", keepdims=0)

@@ -1,4 +1,4 @@
-"""BERT-style encoders in Hugging Face folders: the names of their weights, and the config that fits a uniform one.
+"""BERT-style encoders in Hugging Face folders: names of weights, and the config of a uniform encoder.
 
 References:
     Names: ``BertModel`` of transformers. Folders of sentence encoders: sentence-transformers' ``modules.json``.
@@ -33,12 +33,12 @@ _BLOCKS = {
     "ffn.down": "output.dense",
     "ffn_norm": "output.LayerNorm",
 }
-_OLD = {"LayerNorm.gamma": "LayerNorm.weight", "LayerNorm.beta": "LayerNorm.bias"}  # of the first checkpoints
+_OLD = {"LayerNorm.gamma": "LayerNorm.weight", "LayerNorm.beta": "LayerNorm.bias"}  # names in the first checkpoints
 _ACTIVATIONS: dict[Activation, str] = {"gelu": "gelu", "gelu_tanh": "gelu_new", "relu": "relu", "silu": "silu"}
 
 
 def bert_name(name: str) -> str:
-    """The name in ``BertModel`` of the weight that is ``name`` here."""
+    """The name in ``BertModel`` of chipwise's weight ``name``."""
     place, _, kind = name.rpartition(".")
     if place in _OUTSIDE:
         return f"{_OUTSIDE[place]}.{kind}"
@@ -47,7 +47,7 @@ def bert_name(name: str) -> str:
 
 
 def from_bert(tensors: Mapping[str, Float32Array], shapes: Mapping[str, object]) -> dict[str, Float32Array]:
-    """A BERT checkpoint's weights by our names; heads for tasks are left out, unknown names are kept."""
+    """A BERT checkpoint's weights under chipwise's names, without task heads; unknown names are kept."""
     names = {bert_name(name): name for name in shapes}
     found = {}
     for full, value in tensors.items():
@@ -60,7 +60,7 @@ def from_bert(tensors: Mapping[str, Float32Array], shapes: Mapping[str, object])
 
 
 def is_bert(arch: ArchSpec) -> bool:
-    """Whether ``BertModel`` computes exactly ``arch``: an encoder whose layers are alike and as BERT's are."""
+    """Whether ``BertModel`` computes exactly ``arch``: an encoder with equal layers of BERT's kind."""
     first = arch.layers[0]
     attention, ffn = first.attention, first.ffn
     if not isinstance(attention, Attention) or not isinstance(ffn, FeedForward):
@@ -76,7 +76,7 @@ def bert_config(arch: ArchSpec) -> dict[str, object]:
     """``arch`` as the config of a ``BertModel``.
 
     Raises:
-        Unsupported: There is none.
+        Unsupported: ``BertModel`` does not compute ``arch``.
     """
     first = arch.layers[0]
     if not is_bert(arch) or first.attention is None or first.ffn is None:
@@ -106,7 +106,7 @@ def _write(arch: ArchSpec, weights: Tensors) -> tuple[dict[str, object], Tensors
 def _read(arch: ArchSpec, held: Checkpoint) -> tuple[ArchSpec, Tensors]:
     tensors = dict(held.tensors)
     if not any(name.endswith("pooler.dense.weight") for name in tensors):
-        arch = without_head(arch)  # encoders that were trained without it are kept without it
+        arch = without_head(arch)  # the encoder was trained without a pooler
     return arch, from_bert(tensors, held.shapes)
 
 

@@ -1,7 +1,8 @@
-"""A text encoder whose layers may all differ, for ``AutoModel`` with ``trust_remote_code=True``.
+"""A text encoder whose layers may differ from each other, for ``AutoModel`` with ``trust_remote_code=True``.
 
-Needs ``chipwise_blocks.py`` beside it. ``config.arch`` says what the layers are: each has an attention block,
-a feed-forward block, both or none, with a norm after each sum. Axes: B batch, T tokens, N heads, H head size, D width.
+Needs ``chipwise_blocks.py`` next to it. ``config.arch`` describes the layers: each has an attention block, a
+feed-forward block, both or none, with a norm after each residual sum. Axes: B batch, T tokens, N heads, H head size, D
+width.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ __all__ = ["ChipwiseConfig", "ChipwiseEncoder"]
 
 
 class ChipwiseEncoder(TextModel):
-    """The encoder, with its pooler where it has one."""
+    """The encoder, with its pooler if it has one."""
 
     def __init__(self, config: ChipwiseConfig) -> None:
         super().__init__(config)

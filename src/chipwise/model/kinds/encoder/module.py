@@ -1,4 +1,4 @@
-"""A BERT-style encoder as a torch module: the reference that its exported form is held against.
+"""A BERT-style encoder as a torch module, the reference for tests of its exported file.
 
 Axes: B batch, T tokens, D model width.
 """
@@ -19,7 +19,7 @@ from chipwise.model.kinds.encoder.form import ENCODER
 
 
 class EncoderLayer(nn.Module):
-    """One residual layer with a norm after each sum."""
+    """One residual layer with a norm after each residual sum."""
 
     def __init__(self, arch: ArchSpec, layer: Layer) -> None:
         super().__init__()
@@ -41,7 +41,7 @@ class EncoderLayer(nn.Module):
 
 
 class Encoder(nn.Module):
-    """A text encoder. Its parameters are those of torch's own initialisation until weights are loaded."""
+    """A text encoder. Its parameters have torch's default initialisation until weights are loaded."""
 
     def __init__(self, arch: ArchSpec) -> None:
         ENCODER.require(arch, work="built in torch")
@@ -58,7 +58,7 @@ class Encoder(nn.Module):
     def forward(self, tokens_BT: Tensor, mask_BT: Tensor | None = None, types_BT: Tensor | None = None) -> Tensor:
         """The last layer's states (B, T, D).
 
-        ``mask_BT`` is true (or 1) where there is text; all of it unless given. ``types_BT`` are the segments; 0.
+        ``mask_BT`` is true (or 1) at text; by default everywhere. ``types_BT`` are the segments, 0 by default.
         """
         x_BTD = self.embed(tokens_BT, types_BT)
         hidden_BT = hidden_of(mask_BT)
@@ -74,7 +74,7 @@ class Encoder(nn.Module):
         return x_BTD if self.embedding_norm is None else self.embedding_norm(x_BTD)  # type: ignore[no-any-return]
 
     def pooled(self, x_BTD: Tensor) -> Tensor:
-        """The pooler's (B, D): the first position's state through a square matrix and tanh.
+        """The pooler's output (B, D): the first position's state through a square matrix and tanh.
 
         Raises:
             Unsupported: The model has no pooler.
@@ -85,7 +85,7 @@ class Encoder(nn.Module):
 
 
 def hidden_of(mask_BT: Tensor | None) -> Tensor | None:
-    """Mask to add to scores: 0 at text, minus infinity at padding."""
+    """Mask that is added to scores: 0 at text, minus infinity at padding."""
     if mask_BT is None:
         return None
     return torch.zeros(mask_BT.shape, device=mask_BT.device).masked_fill(mask_BT == 0, float("-inf"))

@@ -8,7 +8,7 @@ from chipwise.model.blocks.weights import Shapes, linear, norm
 
 
 def stem(arch: ArchSpec) -> Shapes:
-    """The tables of tokens, positions and segments, and the norm of their sum."""
+    """The token, position and segment tables, and the norm of their sum."""
     yield "embedding.weight", (arch.vocab_size, arch.d_model)
     yield "positions.weight", (arch.max_tokens, arch.d_model)
     segments = arch.stem.token_types

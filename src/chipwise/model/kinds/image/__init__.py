@@ -1,1 +1,1 @@
-"""Image classifiers, and published encoders of images."""
+"""Image classifiers, and pretrained image encoders."""

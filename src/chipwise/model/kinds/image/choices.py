@@ -1,4 +1,4 @@
-"""Choices of image models: patches, stem, pooling, windows, steps."""
+"""Choices of image models: patches, stem, pooling, windows, denoising steps."""
 
 from __future__ import annotations
 
@@ -31,19 +31,19 @@ from chipwise.model.kinds.question.projector.spec import Projector
 from chipwise.model.kinds.question.question import Question, QuestionStem, image_of
 
 IMAGE_CHOICES = ("patch", "stem", "pooling")
-POSITION_CHOICES = ("positions",)  # of spaces that list more than learned ones
-DENOISER_CHOICES = ("steps", "training")  # of spaces that list steps
-SOLVER, SHIFT = "solver", "shift"  # choices where any but euler, or 1, is listed
-LATENTS, PIXELS = "latents", 1  # a choice where anything but pixels is listed
-GUIDANCE = "guidance"  # a choice where any but 1 is listed
-FREQUENCIES = 64  # values that times are written in; DiT's 256 are for models ten times as wide
-QUESTION_CHOICES = ("merge",)  # of spaces with questions
-IMAGE_IN = "image_in"  # a choice where anything but the prefix is listed
+POSITION_CHOICES = ("positions",)  # a choice if other than learned positions are listed
+DENOISER_CHOICES = ("steps", "training")  # choices if steps are listed
+SOLVER, SHIFT = "solver", "shift"  # choices if others than euler, or than 1, are listed
+LATENTS, PIXELS = "latents", 1  # a choice if anything but pixels is listed
+GUIDANCE = "guidance"  # a choice if anything but 1 is listed
+FREQUENCIES = 64  # size of time embeddings; DiT's 256 are for models ten times as wide
+QUESTION_CHOICES = ("merge",)  # choices of models that answer questions
+IMAGE_IN = "image_in"  # a choice if anything but the prefix is listed
 PATCHES, EVERYWHERE = "patches", "none"
 LEARNED, RELATIVE = "learned", "relative"
 NO_MERGE, MEAN, JOIN = "none", "mean", "join"
 PREFIX, CROSS = "prefix", "cross"
-_DENOISERS_ALONE = {  # fields, and what they are of other models
+_DENOISERS_ALONE = {  # fields, with their values in models that are no denoisers
     "training": ("flow",),
     "latents": (PIXELS,),
     "guidance": (UNGUIDED,),
@@ -55,26 +55,26 @@ _STEM, _SQUARE = re.compile(r"conv\d+(-\d+)*"), re.compile(r"(\d+)x\1")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ImageSpace(Choices):
-    """What images are, and the choices that only image classifiers have; each lists the values that may be chosen.
+    """The input images, and the choices that only image models have; each field lists the possible values.
 
-    ``stem`` is ``patches``, or ``conv16`` or ``conv8-16`` for convolutions of so many channels before them, each of
-    which halves the image; ``pooling`` is a class token (``first``) or the mean of all positions; ``square`` is
-    ``none``, or ``7x7`` where positions see those of their own square of so many patches (filled up where the grid ends
-    before), chosen for each layer together with its heads; ``positions`` are ``learned``, added to the patches, or
-    ``relative``: a learned bias of each distance of two patches, for each head. Which of them go together follows from
-    the sizes: a forbidden value is replaced by the nearest allowed one, as by any condition.
+    ``stem`` is ``patches``, or convolutions before the patches, each of which halves the image: ``conv16`` or
+    ``conv8-16`` (output channels). ``pooling`` is ``first`` (a class token) or the mean of all positions. ``square`` is
+    ``none``, or ``7x7`` for attention within windows of 7 by 7 patches (padded at the grid's edge); it is chosen per
+    layer together with the heads. ``positions`` are ``learned`` (added to the patches) or ``relative`` (a learned bias
+    per head for each distance between two patches). Which values can be combined follows from the sizes; a forbidden
+    value is replaced by the nearest allowed one, as with any condition.
 
-    With ``steps`` the models are denoisers. ``training`` is ``flow``; ``shortcut``, of older files, is refused.
-    ``solver`` says how far a step goes: by the velocity alone (``euler``), or also by how it changed since the step
-    before (``multistep``), in as many passes. A ``shift`` more than 1 makes the first steps smaller and the last ones
-    larger. ``guidance`` is how many times as far as without its label an image goes towards it, in two passes a step;
-    1: none. ``latents`` says for how many pixels on each side a latent stands, 2 or 4, by an autoencoder that the run
-    trains; 1 draws pixels. Patches are of latents then.
+    With ``steps`` the models are denoisers. ``training`` is ``flow``; the value ``shortcut`` of older files is
+    rejected. ``solver`` is ``euler``, or ``multistep``, which also uses the previous step's velocity (with as many
+    passes). A ``shift`` above 1 makes the first steps smaller and the last ones larger. ``guidance`` is the scale of
+    classifier-free guidance, which takes two passes per step; 1 is none. ``latents`` is how many pixels a latent covers
+    on each side: 2 or 4, by an autoencoder that the run trains, or 1 to generate pixels directly. Patches then count
+    latents.
 
-    With ``question`` an image's tokens stand before so many positions of a question, and classes are the answers.
-    ``merge`` makes one token of four patches: their ``mean``, or all their values as one (``join``). ``image_in`` says
-    how they reach the words: before them in one sequence (``prefix``), or as keys and values of cross-attention in
-    every layer, which the words pass alone (``cross``).
+    With ``question``, the number of positions of a question, models answer questions about images; the classes are the
+    answers. ``merge`` combines four patches into one token: their ``mean``, or their concatenated values (``join``).
+    ``image_in`` is how the words attend to the image's tokens: as a ``prefix`` before them in one sequence, or by
+    cross-attention in every layer (``cross``), so that only words pass through the layers.
     """
 
     noun: ClassVar[str] = "images"
@@ -88,18 +88,18 @@ class ImageSpace(Choices):
     stem: tuple[str, ...] = (PATCHES,)
     pooling: tuple[Literal["first", "mean", "last"], ...] = ("first",)
     square: tuple[str, ...] = (EVERYWHERE,)
-    steps: tuple[int, ...] = later(())  # passes in which a denoiser makes an image; without any, images are classified
-    training: tuple[Literal["flow", "shortcut"], ...] = later(("flow",))  # of denoisers; see the class
-    guidance: tuple[float, ...] = later((UNGUIDED,))  # of denoisers; see the class
-    latents: tuple[int, ...] = later((PIXELS,))  # of denoisers; see the class
-    solver: tuple[Solver, ...] = later(("euler",))  # of denoisers; see the class
-    shift: tuple[float, ...] = later((UNSHIFTED,))  # of denoisers; see the class
-    question: int = later(0)  # positions of a question behind the image; 0 if none is asked
-    words: int = later(0)  # of questions
-    merge: tuple[Literal["none", "mean", "join"], ...] = later((NO_MERGE,))  # of four patches into one token
-    image_in: tuple[Literal["prefix", "cross"], ...] = later((PREFIX,))  # of questions; see the class
+    steps: tuple[int, ...] = later(())  # denoising steps per image; if empty, images are classified
+    training: tuple[Literal["flow", "shortcut"], ...] = later(("flow",))  # for denoisers; see the class docstring
+    guidance: tuple[float, ...] = later((UNGUIDED,))  # for denoisers; see the class docstring
+    latents: tuple[int, ...] = later((PIXELS,))  # for denoisers; see the class docstring
+    solver: tuple[Solver, ...] = later(("euler",))  # for denoisers; see the class docstring
+    shift: tuple[float, ...] = later((UNSHIFTED,))  # for denoisers; see the class docstring
+    question: int = later(0)  # positions of a question after the image; 0: no questions
+    words: int = later(0)  # vocabulary size of questions
+    merge: tuple[Literal["none", "mean", "join"], ...] = later((NO_MERGE,))  # how four patches become one token
+    image_in: tuple[Literal["prefix", "cross"], ...] = later((PREFIX,))  # for questions; see the class docstring
     positions: tuple[Literal["learned", "relative"], ...] = later((LEARNED,))
-    axes: int = later(2)  # 1: a signal of ``size`` frames of 10 ms in slices of ``patch``, with ``channels`` bands
+    axes: int = later(2)  # 1: signals of ``size`` frames of 10 ms with ``channels`` bands, cut into slices
 
     def __post_init__(self) -> None:
         check_fields(self)
@@ -140,7 +140,7 @@ class ImageSpace(Choices):
             raise SpecError(f"of a question must be from 3 to 1,000,000, not {self.words}", field="words")
         if self.axes != 2 or self.steps or self.square != (EVERYWHERE,) or self.positions != (LEARNED,):
             raise SpecError("is asked about an image, with learned positions, no squares or steps", field="question")
-        object.__setattr__(self, "pooling", ("last",))  # the last word's state gives the answer
+        object.__setattr__(self, "pooling", ("last",))  # the answer is predicted from the last word's state
 
     def _check_denoisers(self) -> None:
         if self.stem != (PATCHES,) or self.axes != 2:
@@ -161,7 +161,7 @@ class ImageSpace(Choices):
 
     @property
     def choices(self) -> tuple[str, ...]:
-        """The choices that these models have beside those of all."""
+        """Names of the whole-model choices that only image models have."""
         questions = QUESTION_CHOICES if self.question else ()
         image_in = () if self.image_in == (PREFIX,) else (IMAGE_IN,)
         positions = () if self.positions == (LEARNED,) else POSITION_CHOICES
@@ -174,7 +174,7 @@ class ImageSpace(Choices):
 
     @property
     def seconds(self) -> float | None:
-        """Seconds of a signal, whose frames are 10 ms apart; None of images."""
+        """Seconds of a signal, whose frames are 10 ms apart; None for images."""
         return self.size / FRAMES_PER_S if self.axes == 1 else None
 
     @property
@@ -184,27 +184,27 @@ class ImageSpace(Choices):
 
     @property
     def listed(self) -> tuple[str, ...]:
-        """The choices, and the squares of each layer."""
+        """The whole-model choices, and each layer's windows."""
         return (*self.choices, "square")
 
     @property
     def off_sheets(self) -> str:
-        """What keeps denoisers from being priced by data sheets."""
+        """Why data sheets cannot price denoisers; empty for other models."""
         return "models that make images in steps" if self.steps else ""
 
     def unfit_norm(self, norm: Norm) -> str:
-        """Whether it is a norm that denoisers do not have."""
+        """Why these models cannot have ``norm``; empty if they can."""
         return "denoisers have LayerNorm; write norm: layernorm" if self.steps and norm != "layernorm" else ""
 
     def _wide_enough(self, widths: tuple[int, ...]) -> Implied:
-        """Conditions by which denoisers are at least as wide as their patches have values, as pairs like the others.
+        """Conditions that keep a denoiser's width at least as large as the number of values per patch.
 
-        Noise cannot be written in fewer values than it has: a narrower model never tells it from the image.
+        Noise cannot be represented in fewer values than it has, so a narrower model cannot separate it from the image.
 
-        Also which patches latents can have.
+        Further conditions limit the patch sizes of latents.
 
         Raises:
-            SpecError: No width is as large as a patch, or of latents as any.
+            SpecError: No listed width is as large as the values of a patch.
         """
         for factor in self.latents if self.steps else ():
             whose = {} if self.latents == (PIXELS,) else {LATENTS: [factor]}
@@ -225,7 +225,7 @@ class ImageSpace(Choices):
                 yield whose, {"patch": fitting}
 
     def conditions(self, widths: tuple[int, ...]) -> Implied:
-        """What follows from the sizes."""
+        """Conditions that follow from the sizes."""
         for patch in self.patch:
             stems = [stem for stem in self.stem if self._halves(patch, len(convs_of(stem)))]
             if len(stems) < len(self.stem):
@@ -238,17 +238,17 @@ class ImageSpace(Choices):
                 yield {"patch": [patch]}, {"square": squares}
         for name, only in ((SOLVER, "euler"), (SHIFT, UNSHIFTED)):
             if 1 in self.steps and name in self.choices and only in getattr(self, name):
-                yield {"steps": [1]}, {name: [only]}  # of one step all are the same
+                yield {"steps": [1]}, {name: [only]}  # with one step all values are equivalent
         if "first" in self.pooling and self.square != (EVERYWHERE,):
             yield {"pooling": ["first"]}, {"square": [EVERYWHERE]}
         yield from self._wide_enough(widths)
 
     def attention(self, heads: tuple[int, ...], kv_heads: tuple[int, ...]) -> tuple[tuple[Any, ...], ...]:
-        """Heads, as many KV heads, and the square."""
+        """Possible (heads, KV heads, square), with as many KV heads as heads."""
         return tuple((each, each, square) for each in heads for square in self.square)
 
     def completed(self, layer: Chosen) -> dict[str, Any]:
-        """The choices of a layer; positions see all others where no square is given."""
+        """The choices of a layer, with ``square: none`` if it is missing."""
         return {"square": EVERYWHERE, **layer}
 
     def parts(self, layer: Chosen) -> tuple[Any, ...]:
@@ -256,13 +256,13 @@ class ImageSpace(Choices):
         return layer["heads"], layer["kv_heads"], layer.get("square", EVERYWHERE)
 
     def fitting(self, chosen: Chosen, parts: tuple[Any, ...]) -> tuple[Any, ...]:
-        """``parts``, without the square where the conditions forbid it beside ``chosen``."""
+        """``parts``, without the square if the conditions forbid it together with ``chosen``."""
         heads, kv_heads, square = parts
         too_large = (square_of(square) or 0) >= self.size // chosen["patch"]
         return heads, kv_heads, EVERYWHERE if chosen["pooling"] == "first" or too_large else square
 
     def layer(self, chosen: Chosen, parts: tuple[Any, ...], *, head_size: int, ffn: AnyFeedForward | None) -> Layer:
-        """A layer with ViT's biases, a table of position biases where they are chosen, and attention to an image."""
+        """A layer with ViT's biases, and with a position-bias table and cross-attention if these are chosen."""
         heads, kv_heads, square = parts
         attention = Attention(
             heads=heads,
@@ -285,7 +285,7 @@ class ImageSpace(Choices):
         return bias_rows(self.stem_of(choices), square_of(square))
 
     def arch(self, chosen: Chosen, layers: Iterable[Layer], whole: Whole) -> ArchSpec:
-        """The classifier, or the denoiser, of ``layers`` with the stem and the pooling of ``chosen``."""
+        """The classifier or denoiser of ``layers`` with the stem and pooling that ``chosen`` describes."""
         stem = self.stem_of(chosen)
         denoiser = denoiser_of(chosen, self)
         if denoiser is not None:
@@ -315,7 +315,7 @@ class ImageSpace(Choices):
         )
 
     def other_input(self, arch: ArchSpec, *, run: str) -> str:
-        """Whether ``arch`` reads no images, or others."""
+        """Why ``arch`` cannot read this run's images; empty if it can."""
         if arch.reads != "image":
             return f"{arch.name} reads no images or spectrograms, which {run} has"
         stem = image_of(arch.stem)
@@ -324,36 +324,36 @@ class ImageSpace(Choices):
         return other_sizes(arch, run=run, got=got, wanted=wanted)
 
     def _halves(self, patch: int, times: int) -> bool:
-        """Whether patch and image sizes are divisible by two that many times."""
+        """Whether patch and image sizes can be halved ``convs`` times."""
         each = int(CONV_STRIDE**times)
         return patch % each == 0 and self.size % each == 0
 
     def stem_of(self, choices: Chosen) -> ImageStem:
-        """The stem that ``choices`` describe."""
+        """The image stem that ``choices`` describe."""
         factor = choices.get(LATENTS, PIXELS)
         return ImageStem(
             image_size=self.size // factor,
             patch=choices["patch"],
             channels=self.channels * factor,
             convs=convs_of(choices["stem"]),
-            bias=not self.question,  # the projector behind it has biases
+            bias=not self.question,  # the projector after it has biases
             prefix_tokens=int(choices["pooling"] == "first"),
             axes=self.axes,
         )
 
     def asked(self, choices: Chosen, d_model: int) -> QuestionStem:
-        """The stem of a model that answers questions, behind the one of its image."""
+        """The stem of a model that answers questions about the images of ``image``."""
         merge = choices.get("merge", NO_MERGE)
         projector = Projector(widths=(d_model, d_model), pool=2 if merge == MEAN else 1, join=2 if merge == JOIN else 1)
         question = Question(words=self.words, tokens=self.question)
         return QuestionStem(image=self.stem_of(choices), question=question, projector=projector)
 
     def crosses(self, choices: Chosen) -> bool:
-        """Whether the words of questions see the image by cross-attention."""
+        """Whether a question's words attend to the image by cross-attention."""
         return bool(choices.get(IMAGE_IN, PREFIX) == CROSS)
 
     def request_tokens(self, chosen: Chosen) -> int:
-        """Positions of a request that pass the layers."""
+        """Positions per request in the layers."""
         if self.crosses(chosen):
             return self.question
         if self.question:
@@ -362,10 +362,10 @@ class ImageSpace(Choices):
 
 
 def denoiser_of(choices: Chosen, image: ImageSpace) -> Denoiser | None:
-    """What the denoiser of ``choices`` has beyond a classifier; None if images are classified."""
+    """The denoiser head that ``choices`` describe; None if images are classified."""
     if not image.steps:
         return None
-    steps = choices.get("steps", 1)  # prices of blocks do not depend on them
+    steps = choices.get("steps", 1)  # 1 while single blocks are priced: their price does not depend on steps
     guidance, factor = choices.get(GUIDANCE, UNGUIDED), choices.get(LATENTS, PIXELS)
     latents = None if factor == PIXELS else Latents(factor=factor, channels=image.channels)
     return Denoiser(
@@ -380,7 +380,7 @@ def denoiser_of(choices: Chosen, image: ImageSpace) -> Denoiser | None:
 
 
 def convs_of(stem: str) -> tuple[int, ...]:
-    """Channels of the convolutions of a stem, as the run file writes it.
+    """Output channels of a stem's convolutions, from its name in a run file.
 
     >>> convs_of("conv8-16"), convs_of("patches")
     ((8, 16), ())
@@ -389,7 +389,7 @@ def convs_of(stem: str) -> tuple[int, ...]:
 
 
 def square_of(square: str) -> int | None:
-    """Patches on each side of a square; None if positions see all.
+    """Patches on each side of a window, from its name in a run file; None for global attention.
 
     >>> square_of("7x7"), square_of("none")
     (7, None)

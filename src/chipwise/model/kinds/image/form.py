@@ -1,7 +1,7 @@
-"""Classifiers of images that chipwise builds, trains and exports itself.
+"""Image classifiers that chipwise builds, trains and exports itself.
 
-Patches, perhaps after convolutions; a class token or pooled positions; learned positions or biases of pairs; pre-norm
-layers, perhaps in stages at finer grids before the model's own (Swin); a matrix over classes.
+Such a model has patches, optionally after convolutions; a class token or mean pooling; learned positions or relative
+position biases; pre-norm layers, optionally after stages at finer grids (Swin); and a matrix over classes.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ from chipwise.model.kinds.image.windows.spec import bias_rows
 from chipwise.model.kinds.question.projector.spec import Projector
 from chipwise.model.kinds.question.question import QuestionStem, image_of, question_of
 
-FREE = {  # later fields that classifiers set
+FREE = {  # ``later`` fields that classifiers set
     "stem", "classes", "pooling", "head", "causal", "square", "question", "projector", "cross",
 }  # fmt: skip
 _WHERE = "for images"
-_PLACED = ("relative_buckets", "shift")  # of attention; denoisers have neither
+_PLACED = ("relative_buckets", "shift")  # later fields of attention that denoisers do not have
 
 
 def _departures(arch: ArchSpec) -> Iterator[str]:
@@ -73,7 +73,7 @@ def _departures(arch: ArchSpec) -> Iterator[str]:
 
 
 def _stage_departures(arch: ArchSpec, stem: ImageStem) -> Iterator[str]:
-    """What of the stages before a model's own layers is not built."""
+    """Reasons why the stages before the layers are not built."""
     if stem.axes != 2 or stem.convs or stem.prefix_tokens or arch.positions != "none":
         yield "stages behind convolutions, of signals, or with learned positions or a class token are not built"
         return
@@ -89,7 +89,7 @@ def _stage_departures(arch: ArchSpec, stem: ImageStem) -> Iterator[str]:
 
 
 def _bias_departures(layers: Iterable[Layer], stem: ImageStem) -> Iterator[str]:
-    """Tables of biases that have not a row for each distance of two positions."""
+    """Position-bias tables whose rows do not match the distances between positions."""
     for i, layer in enumerate(layers):
         block = layer.attention
         if not isinstance(block, Attention) or not block.relative_buckets:
@@ -99,7 +99,7 @@ def _bias_departures(layers: Iterable[Layer], stem: ImageStem) -> Iterator[str]:
 
 
 def layer_departures(arch: ArchSpec, *, free: Collection[str] = ()) -> Iterator[str]:
-    """What of the layers is not built for models that read images; attention may also set the fields ``free``."""
+    """Reasons why layers of an image model are not built; attention may set the ``later`` fields ``free``."""
 
     def in_layer(layer: Layer) -> Iterator[str]:
         yield from encoding_departures(layer, free=(*FREE, *free), where=_WHERE)
@@ -137,12 +137,12 @@ def _modelling(arch: ArchSpec) -> Modelling:
 
 
 def stem_words(stem: ImageStem) -> str:
-    """Patches and convolutions, as a run file writes them."""
+    """Words for patches and convolutions, as in a run file."""
     return f"p{stem.patch} conv{'-'.join(map(str, stem.convs))}" if stem.convs else f"p{stem.patch} patches"
 
 
 def seen_words(arch: ArchSpec) -> str:
-    """What positions see, and biases by distance."""
+    """Words for attention windows and relative positions."""
     attention = [layer.attention for layer in arch.layers if layer.attention]
     squares = joined([f"{a.square}x{a.square}" if a.square else "all" for a in attention])
     inside = f" in {squares}" if any(a.square for a in attention) else ""
@@ -150,7 +150,7 @@ def seen_words(arch: ArchSpec) -> str:
 
 
 def sketch(arch: ArchSpec) -> Sketch:
-    """The stem and what is pooled, or what is asked, and what positions see."""
+    """The words that describe stem, pooling, questions and attention windows in a design's summary."""
     words, seen, asked = stem_words(image_of(arch.stem)), seen_words(arch), question_of(arch.stem)
     if asked is not None:
         merged = "joined " if asked.projector.join > 1 else "mean " if asked.projector.pool > 1 else ""
@@ -161,10 +161,10 @@ def sketch(arch: ArchSpec) -> Sketch:
 
 
 def same_patches(sub: ArchSpec, whole: ArchSpec) -> None:
-    """Checks that stems agree in all but the channels of their convolutions: other patches have other pixels.
+    """Checks that two stems differ only in their convolutions' channels; other patches would contain other pixels.
 
     Raises:
-        SpecError: They do not, or one of the models answers questions.
+        SpecError: They differ in more, or one of the models answers questions.
     """
     if any(question_of(stem) is not None for stem in (sub.stem, whole.stem)):
         raise SpecError("models of questions about images share no weights by cutting", field="question")
@@ -175,7 +175,7 @@ def same_patches(sub: ArchSpec, whole: ArchSpec) -> None:
 
 
 def _inputs(arch: ArchSpec, generator: np.random.Generator, batch: int) -> tuple[AnyArray, ...]:
-    """Random images, with words of questions where the model answers them."""
+    """Random images, with random question words if the model answers questions."""
     images, asked = random_signals(arch, generator, batch), question_of(arch.stem)
     if asked is None:
         return images

@@ -1,4 +1,4 @@
-"""What a published encoder of images makes of one, and which of its layers are computed for it."""
+"""The output of a pretrained image encoder, and the layers that are computed for it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Gives = Literal["states", "vector", "logits", "tokens"]
 
 
 def gives(arch: ArchSpec) -> Gives:
-    """What it makes of an image: states of all positions, one vector, or a decoder's tokens."""
+    """Kind of output for an image: all positions' ``states``, one ``vector``, ``logits``, or a decoder's ``tokens``."""
     if arch.head.token_width:
         return "tokens"
     if isinstance(arch.head, Classes):
@@ -24,7 +24,7 @@ def gives(arch: ArchSpec) -> Gives:
 
 
 def given_shape(arch: ArchSpec, stem: ImageStem) -> tuple[int, ...]:
-    """The shape of what it makes of one image."""
+    """Shape of the output for one image."""
     kind = gives(arch)
     if kind == "vector":
         return (arch.head.projection or arch.d_model,)
@@ -37,7 +37,7 @@ def given_shape(arch: ArchSpec, stem: ImageStem) -> tuple[int, ...]:
 
 
 def as_run(arch: ArchSpec) -> ArchSpec:
-    """``arch`` as it is computed: without the last layers that nothing reads, and then without the last norm."""
+    """``arch`` as it is computed: without trailing layers whose results are unused, and then without the final norm."""
     projector = projector_of(arch.head)
     if projector is None or not projector.unused_layers:
         return arch
@@ -46,5 +46,5 @@ def as_run(arch: ArchSpec) -> ArchSpec:
 
 
 def without_projector(arch: ArchSpec) -> ArchSpec:
-    """The tower alone, as it is computed."""
+    """The tower without its projector, as it is computed."""
     return replace(as_run(arch), head=States())

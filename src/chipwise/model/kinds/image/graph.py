@@ -1,4 +1,4 @@
-"""The ends of an image classifier as ONNX nodes: images in, logits out."""
+"""Input and output of an image classifier as ONNX nodes: images in, logits out."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ def _stem(s: Stream) -> None:
 
 
 def attend(s: Stream, layer: int, block: Attention, x: str, key: str, last: bool) -> str:
-    """Scores and values over the positions of an image, or within its squares."""
+    """Attention over the positions of an image or within its windows, without the output projection."""
     return add_attend(s.graph, block, image_of(s.arch.stem), layer=layer, x=x, d_model=s.arch.d_model, before=s.before)
 
 
 def _drop(s: Stream, y: str, place: str) -> str:
-    """Leaves the position that is pooled."""
+    """Keeps only the position that is pooled."""
     last = s.arch.head.pooling == "last"
     s.x, s.positions = add_first(s.graph, s.x, last=last), 1
     return add_first(s.graph, y, last=last)
@@ -49,7 +49,7 @@ def _head(s: Stream) -> None:
 
 
 def _metadata(s: Stream) -> dict[str, object]:
-    """The image that it takes, (C, Y, X) or (C, X), and, where it answers questions, the words of one."""
+    """Metadata: shape of the image, (C, Y, X) or (C, X), and the words per question if the model answers questions."""
     image, asked = image_of(s.arch.stem), question_of(s.arch.stem)
     words = {} if asked is None else {"question": asked.question.tokens}
     return {"encodes": "classes", "image": list(image.shape), "kv": [], **words}
@@ -59,7 +59,7 @@ NODES = Nodes(stem=_stem, attend=attend, head=_head, drop=_drop, metadata=_metad
 
 
 def _through_stages(s: Stream, stem: ImageStem) -> None:
-    """The norm of the patches, and the stages before the model's own layers, each with its merge."""
+    """Adds the norm of the patches, and the stages before the model's layers, each with its patch merging."""
     inner, graph = stage_archs(s.arch, stem), s.graph
     s.x, _ = add_norm(graph, inner[0], "stem.norm", "stem.norm", s.x, None)
     for i, arch in enumerate(inner):
@@ -77,9 +77,10 @@ def _through_stages(s: Stream, stem: ImageStem) -> None:
 
 
 def _with_question(graph: GraphBuilder, arch: ArchSpec, asked: QuestionStem, x: str) -> tuple[str, str]:
-    """What passes the layers, and what these see by cross-attention, with positions added to all.
+    """Residual stream of a model that answers questions, and the input of its cross-attention, with positions added.
 
-    The image's tokens, then the rows of the input ``words`` (B, Q); or the words alone, and the image's normed tokens.
+    The stream is the image's tokens followed by the embedded input ``words`` (B, Q); with cross-attention, it is only
+    the words, and the image's normed tokens are returned separately.
     """
     d, tokens, question = arch.d_model, arch.image_tokens, asked.question
     x = add_projector(graph, asked.projector, asked.image, x, d_model=d)

@@ -1,7 +1,6 @@
-"""The ends of a published encoder of images as ONNX nodes: images in; states, one vector, scores of classes or tokens
-out.
+"""Input and output of a pretrained image encoder as ONNX nodes: images in; states, one vector, logits or tokens out.
 
-Learned factors of a block's result are multiplied into its last matrix when the graph is built.
+Learned scale factors of a block's output are folded into its last matrix when the graph is built.
 """
 
 from __future__ import annotations
@@ -33,13 +32,13 @@ def _stem(s: Stream) -> None:
 
 
 def _head(s: Stream) -> None:
-    """The output: what :func:`chipwise.model.kinds.image.gives.gives` says.
+    """Adds the kind of output that :func:`chipwise.model.kinds.image.gives.gives` returns.
 
     ``states`` are (B, positions, D), ``vector`` (B, values), ``logits`` (B, classes), ``tokens`` (B, tokens, width).
     """
     graph, arch, kind = s.graph, s.arch, gives(s.arch)
     stem = arch.stem_as(ImageStem)
-    if kind == "vector" and arch.head.pooling == "first":  # only this position is read: its own sum and norm
+    if kind == "vector" and arch.head.pooling == "first":  # only this position is used, so only it is summed and normed
         s.x = add_first(graph, s.sum())
     if kind == "logits":
         s.x = _mean(graph, stem, s.sum())
@@ -66,13 +65,13 @@ def _head(s: Stream) -> None:
 
 
 def _metadata(s: Stream) -> dict[str, object]:
-    """The image that it takes, and what it gives."""
+    """Metadata: shape of the image, and the kind of output."""
     stem = s.arch.stem_as(ImageStem)
     return {"encodes": gives(s.arch), "image": list(stem.shape), "kv": [], "gives": list(given_shape(s.arch, stem))}
 
 
 def _weights(arch: ArchSpec, weights: Weights) -> Weights:
-    """``weights`` with the learned factors of each block's result multiplied into the block's last matrix."""
+    """``weights`` with the learned scale factors of each block folded into its last matrix."""
     found = dict(weights)
     for i, layer in enumerate(arch.layers):
         if not layer.scale:
@@ -89,7 +88,7 @@ def _weights(arch: ArchSpec, weights: Weights) -> Weights:
 
 
 def _tokens(graph: GraphBuilder, arch: ArchSpec, projector: Projector, stem: ImageStem, x: str) -> str:
-    """The decoder's tokens (B, tokens, width): the patches alone, joined or averaged, and the matrices."""
+    """The decoder's tokens (B, tokens, width): the patches, joined or averaged, times the projector's matrices."""
 
     x = add_projector(graph, projector, stem, _patches(graph, stem, x), d_model=arch.d_model, norm=arch)
     if not projector.bias:
@@ -99,7 +98,7 @@ def _tokens(graph: GraphBuilder, arch: ArchSpec, projector: Projector, stem: Ima
 
 
 def _patches(graph: GraphBuilder, stem: ImageStem, x: str) -> str:
-    """The positions of patches alone."""
+    """The stream without the positions before the patches."""
     if not stem.prefix_tokens:
         return x
 
@@ -111,15 +110,15 @@ def _patches(graph: GraphBuilder, stem: ImageStem, x: str) -> str:
 
 
 def _mean(graph: GraphBuilder, stem: ImageStem, x: str) -> str:
-    """The mean of the patches, (B, 1, D)."""
+    """Mean pooling of the patches, (B, 1, D)."""
     axis = graph.store("one", lambda: np.array([1], np.int64))
     return graph.node("ReduceMean", [_patches(graph, stem, x), axis], "mean", keepdims=1)
 
 
 def _pooled(graph: GraphBuilder, arch: ArchSpec, x: str, *, positions: int) -> str:
-    """One learned query over all positions, a norm, and a feed-forward: (B, 1, D)."""
+    """Attention pooling: one learned query over all positions, a norm, and a feed-forward; (B, 1, D)."""
     d, last = arch.d_model, arch.layers[-1]
-    assert last.attention is not None  # as ``IMAGE_ENCODER.require`` has checked, and of the feed-forward
+    assert last.attention is not None  # as ``IMAGE_ENCODER.require`` has checked; likewise the feed-forward
     assert last.ffn is not None
 
     def query() -> AnyArray:

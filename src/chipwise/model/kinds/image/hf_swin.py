@@ -1,8 +1,8 @@
 """Swin and DeiT classifiers in Hugging Face folders: the names of their weights, and Swin's config.
 
 References:
-    Names on disk: ``SwinForImageClassification`` and ``DeiTForImageClassification`` of transformers, of version 4
-        (which published checkpoints have) and 5.
+    Names on disk: ``SwinForImageClassification`` and ``DeiTForImageClassification`` in versions 4 (published
+        checkpoints) and 5 of transformers.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _BLOCKS = {
     "intermediate.dense": "ffn.up",
     "output.dense": "ffn.down",
 }
-_NEWER = {  # names of version 5 as those of version 4
+_NEWER = {  # version 5's names, and the names in version 4
     "attention.q_proj": "attention.self.query",
     "attention.k_proj": "attention.self.key",
     "attention.v_proj": "attention.self.value",
@@ -48,14 +48,14 @@ _TABLE = re.compile(r"attention\.(self|relative_position_bias)\.relative_positio
 _INDEX = re.compile(r"relative_(position_index|coords_table)$")  # buffers
 _SWIN = re.compile(r"encoder\.layers\.(\d+)\.(blocks\.(\d+)\.(.+)|downsample\.(norm|reduction)\.(weight|bias))")
 _DEIT = re.compile(r"(?:encoder\.layer|layers)\.(\d+)\.(.+)")
-_EPS = 1e-5  # of the norms before merges, whatever the config says of the others
+_EPS = 1e-5  # epsilon of the norms before patch merging, whatever the config says
 
 
 def from_swin(arch: ArchSpec, tensors: Mapping[str, Float32Array]) -> dict[str, Float32Array]:
-    """A Swin checkpoint's weights by our names; names that are not known are kept.
+    """A Swin checkpoint's weights under chipwise's names; unknown names are kept.
 
     Raises:
-        Unsupported: The config's norms differ from those before merges.
+        Unsupported: The config's epsilon differs from that of the norms before patch merging.
     """
     if arch.norm_eps != _EPS:
         raise Unsupported(f"norms with eps {arch.norm_eps} beside those of merges, which have {_EPS}, are not read")
@@ -69,7 +69,7 @@ def from_swin(arch: ArchSpec, tensors: Mapping[str, Float32Array]) -> dict[str, 
 
 
 def swin_name(name: str, stages: int) -> str | None:
-    """Our name of the weight that a Swin checkpoint calls ``name``, with so many stages before the last; None if none.
+    """chipwise's name of a Swin checkpoint's weight, or None. ``stages`` is the number of stages before the last one.
 
     >>> swin_name("encoder.layers.0.blocks.1.attention.self.key.bias", 3)
     'stages.0.layers.1.attention.k.bias'
@@ -91,7 +91,7 @@ def swin_name(name: str, stages: int) -> str | None:
 
 
 def to_swin(arch: ArchSpec, stem: ImageStem, weights: Mapping[str, Float32Array]) -> dict[str, Float32Array]:
-    """``weights`` named and shaped as Swin's."""
+    """``weights`` with Swin's names and shapes."""
     found = {}
     for name, value in weights.items():
         if name == "stem.projection.weight":
@@ -123,7 +123,7 @@ def swin_config(arch: ArchSpec) -> dict[str, object]:
     """``arch`` as the config of a ``SwinForImageClassification``.
 
     Raises:
-        Unsupported: There is none.
+        Unsupported: The class does not compute ``arch``.
     """
     stem, last = arch.stem_as(ImageStem), arch.layers[0]
     if not stem.stages or last.attention is None or last.ffn is None or last.ffn.gated:
@@ -158,7 +158,7 @@ def swin_config(arch: ArchSpec) -> dict[str, object]:
 
 
 def from_deit(arch: ArchSpec, tensors: Mapping[str, Float32Array]) -> dict[str, Float32Array]:
-    """A DeiT checkpoint's weights by our names: its two tokens are rows of one table; other names are kept."""
+    """A DeiT checkpoint's weights under chipwise's names, its two tokens in one table; unknown names are kept."""
     found: dict[str, Float32Array] = {}
     tokens = {}
     for full, value in tensors.items():
@@ -173,7 +173,7 @@ def from_deit(arch: ArchSpec, tensors: Mapping[str, Float32Array]) -> dict[str, 
     if len(tokens) == 2:
         found["stem.prefix.weight"] = np.concatenate(
             [tokens[name] for name in sorted(tokens)]
-        )  # cls before distillation
+        )  # class token before distillation token
     return found
 
 
@@ -198,6 +198,6 @@ def _block(name: str) -> str | None:
 
 
 def _flat(arch: ArchSpec, name: str | None, value: Float32Array) -> Float32Array:
-    """The convolution of patches as a matrix; any other weight as it is."""
+    """The patch convolution as a matrix; other weights are unchanged."""
     shape = weight_shapes(arch)["stem.projection.weight"]
     return value.reshape(shape) if name == "stem.projection.weight" and value.size == np.prod(shape) else value

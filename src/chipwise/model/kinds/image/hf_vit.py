@@ -1,4 +1,4 @@
-"""Image classifiers in Hugging Face folders: the names of ViT's weights, and the config that fits a uniform one.
+"""ViT classifiers in Hugging Face folders: names of weights, and the config of a uniform classifier.
 
 References:
     Names on disk: ``ViTForImageClassification`` of transformers.
@@ -39,7 +39,7 @@ ACTIVATIONS: dict[Activation, str] = {"gelu": "gelu", "gelu_tanh": "gelu_new", "
 
 
 def is_vit(arch: ArchSpec) -> bool:
-    """Whether ``ViTForImageClassification`` computes exactly ``arch``: layers alike, a class token, no convolutions."""
+    """Whether ``ViTForImageClassification`` computes exactly ``arch``: equal layers, a class token, no convolutions."""
     first = arch.layers[0]
     attention, ffn = first.attention, first.ffn
     given = arch.stem
@@ -60,7 +60,7 @@ def vit_config(arch: ArchSpec) -> dict[str, object]:
     """``arch`` as the config of a ``ViTForImageClassification``.
 
     Raises:
-        Unsupported: There is none.
+        Unsupported: The class does not compute ``arch``.
     """
     first = arch.layers[0]
     stem = arch.stem_as(ImageStem)
@@ -86,13 +86,13 @@ def vit_config(arch: ArchSpec) -> dict[str, object]:
 
 
 def labels_of(arch: ArchSpec, names: tuple[str, ...] = ()) -> dict[str, object]:
-    """The fields of a config that name the classes; by number where ``names`` are not given."""
+    """The config fields that name the classes; classes are named by number if ``names`` is missing."""
     shown = names or tuple(f"LABEL_{i}" for i in range(arch.outputs))
     return {"id2label": {str(i): name for i, name in enumerate(shown)}, "label2id": {n: i for i, n in enumerate(shown)}}
 
 
 def vit_name(name: str) -> str:
-    """The name in a ViT checkpoint of the weight that is ``name`` here."""
+    """The name in a ViT checkpoint of chipwise's weight ``name``."""
     if name in _TABLES:
         return _TABLES[name]
     place, _, kind = name.rpartition(".")
@@ -103,7 +103,7 @@ def vit_name(name: str) -> str:
 
 
 def to_vit(arch: ArchSpec, stem: ImageStem, weights: Mapping[str, Float32Array]) -> dict[str, Float32Array]:
-    """``weights`` named and shaped as ViT's: the matrix of patches as a convolution, tables with an axis of one."""
+    """``weights`` with ViT's names and shapes: the patch matrix as a convolution, tables with a leading axis of 1."""
     found = {}
     for name, value in weights.items():
         if name == "stem.projection.weight":
@@ -113,7 +113,7 @@ def to_vit(arch: ArchSpec, stem: ImageStem, weights: Mapping[str, Float32Array])
 
 
 def from_vit(arch: ArchSpec, tensors: Mapping[str, Float32Array]) -> dict[str, Float32Array]:
-    """A ViT checkpoint's weights by our names; names that are not known are kept."""
+    """A ViT checkpoint's weights under chipwise's names; unknown names are kept."""
     shapes = weight_shapes(arch)
     names = {vit_name(name): name for name in shapes}
     found = {}

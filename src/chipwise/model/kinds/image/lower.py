@@ -1,4 +1,4 @@
-"""Operators of models that read images before and behind their layers, and of attention over patches."""
+"""Operators of image models outside their layers, and of attention over patches."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ from chipwise.model.ops.norm import NormOp
 
 
 def last_attention(arch: ArchSpec) -> Place | None:
-    """The last block in which positions look at others, where one is pooled; after it only that one is needed."""
+    """The last attention block if one position is pooled: after it, only that position is needed."""
     found = [i for i, layer in enumerate(arch.layers) if layer.attention is not None]
     return (found[-1], "attention") if found and arch.head.pooling in ("first", "last") else None
 
 
 def attend(at: Pass, layer: int, block: Attention, weights: str, last: bool) -> Named:
-    """Attention over the positions of an image, or within its squares."""
+    """The operators of attention over the positions of an image, or within its windows."""
     sizes = {"batch": at.batch, "layer": layer, "positions": at.arch.request_tokens}
     return attention_ops(block, image_of(at.arch.stem), at.arch.d_model, weights, cut=last, **sizes)
 
@@ -57,7 +57,7 @@ OPERATORS = Operators(stem=_stem, attend=attend, head=_head, last=last_attention
 
 
 def _stages(at: Pass, stem: ImageStem) -> None:
-    """The norm of the patches, and the stages before the model's own layers, each with its merge."""
+    """Adds the norm of the patches, and the stages before the model's layers, each with its patch merging."""
     inner = stage_archs(at.arch, stem)
     at.put("stem", [("norm", lower_norm(inner[0], rows=at.batch * inner[0].max_tokens, skip=False))])
     for i, arch in enumerate(inner):
@@ -72,7 +72,7 @@ def _stages(at: Pass, stem: ImageStem) -> None:
 
 
 def _question(arch: ArchSpec, asked: QuestionStem, *, weights: str, batch: int) -> Iterator[Placed]:
-    """The projector, the question's words, both one behind the other, or the image normed, and positions of all."""
+    """Adds the projector, the words' embedding, their concatenation (or the image's norm), and positions."""
     d, rows = arch.d_model, batch * arch.request_tokens
     for name, op in lower_projector(asked.projector, asked.image, d_model=d, weights=weights, batch=batch):
         yield Placed(place=f"projector.{name}", op=op)

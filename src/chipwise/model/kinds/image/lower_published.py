@@ -1,4 +1,4 @@
-"""Operators of a published encoder of images before and behind its layers."""
+"""Operators of a pretrained image encoder outside its layers."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def _stem(at: Pass) -> None:
 
 
 def _head(at: Pass) -> None:
-    """The last sum and norm, and what makes one vector or tokens of the states."""
+    """Adds the last sum and norm, and the operators that pool or project the states."""
     arch, batch, d = at.arch, at.batch, at.arch.d_model
     stem = arch.stem_as(ImageStem)
     patches = Elementwise(function="split", elements=batch * stem.patches * d)
@@ -65,9 +65,9 @@ def _head(at: Pass) -> None:
 
 
 def _pooled(arch: ArchSpec, *, positions: int, batch: int) -> Iterator[tuple[str, Op]]:
-    """One learned query over all ``positions``, a norm, and a feed-forward; its matrices stay in FP32."""
+    """Attention pooling: one learned query over all ``positions``, a norm, and a feed-forward, in FP32."""
     d, last, rows = arch.d_model, arch.layers[-1], batch * positions
-    assert last.attention is not None  # as ``IMAGE_ENCODER.require`` has checked, and of the feed-forward
+    assert last.attention is not None  # as ``IMAGE_ENCODER.require`` has checked; likewise the feed-forward
     assert last.ffn is not None
     yield "queries", Elementwise(function="pad", elements=batch * d)
     yield "kv", Matmul(m=rows, k=d, n=2 * d, weights="fp32", bias=True)

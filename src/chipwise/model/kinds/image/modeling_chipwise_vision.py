@@ -1,11 +1,11 @@
-"""An image classifier whose layers may all differ, for ``AutoModelForImageClassification`` with
+"""An image classifier whose layers may differ from each other, for ``AutoModelForImageClassification`` with
 ``trust_remote_code=True``.
 
-Needs ``chipwise_blocks.py`` beside it. ``config.arch`` says what the stem and the layers are: patches, perhaps
-after convolutions; pre-norm layers of attention over all positions or within squares of patches, and feed-forwards;
-learned positions or a bias of each distance; a class token or the mean of all positions. A question's words may stand
-behind the image's tokens, or see them by cross-attention. Axes: B batch, C channels, Y and X rows and columns, T
-tokens, S tokens of the image beside them, P distances, N heads, H head size, D width.
+Needs ``chipwise_blocks.py`` next to it. ``config.arch`` describes the stem and the layers: patches, optionally after
+convolutions; pre-norm layers of attention over all positions or within windows of patches, and feed-forwards; learned
+positions or relative position biases; a class token or the mean of all positions. A question's words may follow the
+image's tokens, or attend to them by cross-attention. Axes: B batch, C channels, Y and X rows and columns, T tokens, S
+image tokens for cross-attention, P distances, N heads, H head size, D width.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ __all__ = ["ChipwiseConfig", "ChipwiseForAudioClassification", "ChipwiseForImage
 
 
 class Patches(nn.Module):
-    """From an image to its patches, with the class token before them."""
+    """Cuts an image into patches, projects them, and puts the class token before them."""
 
     def __init__(self, stem: dict[str, Any], d_model: int) -> None:
         super().__init__()
@@ -48,7 +48,7 @@ class Patches(nn.Module):
         self.prefix = nn.Embedding(prefix, d_model) if prefix else None
 
     def forward(self, x_BCYX: Tensor) -> Tensor:
-        """The inputs of the first layer without their positions, (B, T, D)."""
+        """The patches before positions are added, (B, T, D)."""
         for conv in self.convs:
             x_BCYX = F.gelu(conv(x_BCYX))
         x_BTD = self.projection(cut_patches(x_BCYX, self.edge))
@@ -58,7 +58,7 @@ class Patches(nn.Module):
 
 
 class Projector(nn.Module):
-    """From patches to tokens: squares of four averaged or joined, then matrices with a GELU between."""
+    """Turns patches into tokens: averages or joins four neighbours, then applies matrices with a GELU between them."""
 
     def __init__(self, projector: dict[str, Any], d_model: int) -> None:
         super().__init__()
@@ -82,19 +82,19 @@ class Projector(nn.Module):
 
 
 class ImageAttentionBlock(WindowAttentionBlock):
-    """Attention over the image or within square windows of patches, optionally with a bias for each distance."""
+    """Attention over the image or within windows of patches, optionally with relative position biases."""
 
     def __init__(self, block: dict[str, Any], arch: dict[str, Any], number: int) -> None:
         super().__init__(block, arch, number)
         self.stem = arch["stem"]
 
     def forward(self, x_BTD: Tensor, mask: Tensor | None = None) -> Tensor:
-        """The block's output, without the residual; ``mask`` is the table of the biases of distances, (P, N)."""
+        """The block's output, without the residual; ``mask`` is the table of position biases, (P, N)."""
         bias = None if mask is None else mask[self.places(mask.device)].permute(2, 0, 1)[None]
         return super().forward(x_BTD, bias)
 
     def places(self, device: torch.device) -> Tensor:
-        """The row of the table of each pair of positions: of an image with its class token, or of a square."""
+        """The table row for each pair of positions of an image (with its class token) or of a window."""
         stem, axes = self.stem, self.stem.get("axes", 2)
         side = self.square or stem["image_size"] // stem["patch"]
         rows = (2 * side - 1) ** axes
@@ -110,7 +110,7 @@ class ImageAttentionBlock(WindowAttentionBlock):
 
 
 class CrossAttentionBlock(Projections):
-    """Every word sees all tokens of the image."""
+    """Cross-attention: every word attends to all tokens of the image."""
 
     def forward(self, x_BTD: Tensor, image_BSD: Tensor) -> Tensor:
         """The block's output, without the residual."""
@@ -119,7 +119,7 @@ class CrossAttentionBlock(Projections):
 
 
 def make_tables(arch: dict[str, Any]) -> nn.ModuleDict:
-    """The biases of distances of the layers that have any, each (distances, heads)."""
+    """The position-bias tables of the layers that have one, each (distances, heads)."""
     blocks = {str(i): layer["attention"] or {} for i, layer in enumerate(arch["layers"])}
     rows = {name: block.get("relative_buckets", 0) for name, block in blocks.items()}
     return nn.ModuleDict({name: nn.Embedding(n, blocks[name]["heads"]) for name, n in rows.items() if n})
@@ -154,9 +154,9 @@ class ChipwiseForImageClassification(ArchModel):
         return_dict: bool | None = None,
         **kwargs: object,
     ) -> ImageClassifierOutput | tuple[Tensor, ...]:
-        """Logits (B, classes) of images (B, C, Y, X), and the loss where there are ``labels``.
+        """Logits (B, classes) of images (B, C, Y, X), and the loss if ``labels`` are given.
 
-        A model of questions also takes their words ``input_ids`` (B, Q), whose answers are the classes.
+        A model that answers questions also takes their words ``input_ids`` (B, Q); its classes are the answers.
         """
         x_BTD = self.stem(pixel_values)
         if self.projector is not None:
@@ -168,7 +168,7 @@ class ChipwiseForImageClassification(ArchModel):
         if self.learned:
             x_BTD = x_BTD + self.positions.weight
         tables, image_BSD = dict(self.positions.named_children()), None
-        if self.image_norm is not None and input_ids is not None:  # the words pass the layers alone
+        if self.image_norm is not None and input_ids is not None:  # only the words pass through the layers
             asked = input_ids.shape[1]
             image_BSD, x_BTD = self.image_norm(x_BTD[:, :-asked]), x_BTD[:, -asked:]
         for name, layer in self.layers.items():
@@ -190,5 +190,5 @@ class ChipwiseForAudioClassification(ChipwiseForImageClassification):
     def forward(  # type: ignore[override]
         self, input_values: Tensor, labels: Tensor | None = None, return_dict: bool | None = None, **kwargs: object
     ) -> ImageClassifierOutput | tuple[Tensor, ...]:
-        """Logits (B, classes) of signals (B, C, X), and the loss where there are ``labels``."""
+        """Logits (B, classes) of signals (B, C, X), and the loss if ``labels`` are given."""
         return super().forward(input_values, labels=labels, return_dict=return_dict)

@@ -1,6 +1,6 @@
-"""An image classifier as a torch module: the reference that its exported form is held against.
+"""An image classifier as a torch module, the reference for tests of its exported file.
 
-Axes: B batch, C channels, Y and X rows and columns, T tokens, S tokens of the image beside them, D model width.
+Axes: B batch, C channels, Y and X rows and columns, T tokens, S image tokens for cross-attention, D model width.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from chipwise.model.nn.fresh import fill
 
 
 class ImageLayer(nn.Module):
-    """One pre-norm residual layer, number ``number``; positions see all of an image, or those of their square."""
+    """Pre-norm residual layer number ``number``, with attention over the image or within windows."""
 
     def __init__(self, arch: ArchSpec, stem: ImageStem, layer: Layer, number: int) -> None:
         super().__init__()
@@ -40,9 +40,9 @@ class ImageLayer(nn.Module):
             self.ffn = FeedForwardModule(layer.ffn, arch.d_model)
 
     def forward(self, x_BTD: Tensor, table_PN: Tensor | None, image_BSD: Tensor | None = None) -> Tensor:
-        """The residual stream after the layer; ``table_PN`` has the biases of distances, if there are any.
+        """The residual stream after the layer; ``table_PN`` holds the position biases, if there are any.
 
-        ``image_BSD`` is what cross-attention sees.
+        ``image_BSD`` is the input of cross-attention.
         """
         if self.attention is not None and self.attention_norm is not None:
             x_BTD = x_BTD + self.attention(self.attention_norm(x_BTD), table_PN)
@@ -54,7 +54,7 @@ class ImageLayer(nn.Module):
 
 
 def make_tables(arch: ArchSpec) -> nn.ModuleDict:
-    """The position biases of the layers that have any, each (distances, heads)."""
+    """The position-bias tables of the layers that have one, each (distances, heads)."""
     blocks = {str(i): layer.attention for i, layer in enumerate(arch.layers)}
     return nn.ModuleDict(
         {name: nn.Embedding(b.relative_buckets, b.heads) for name, b in blocks.items() if b and b.relative_buckets}
@@ -62,7 +62,7 @@ def make_tables(arch: ArchSpec) -> nn.ModuleDict:
 
 
 def through(layers: nn.ModuleDict, tables: nn.Module, x_BTD: Tensor, image_BSD: Tensor | None = None) -> Tensor:
-    """The residual stream after ``layers``, each with its table and the same image beside it."""
+    """The residual stream after ``layers``; each gets its position-bias table and the image for cross-attention."""
     for name, layer in layers.items():
         table = tables[name].weight if isinstance(tables, nn.ModuleDict) and name in tables else None
         x_BTD = layer(x_BTD, table, image_BSD)
@@ -70,7 +70,7 @@ def through(layers: nn.ModuleDict, tables: nn.Module, x_BTD: Tensor, image_BSD: 
 
 
 class ImageStage(nn.Module):
-    """The layers of a stage, then each 2 by 2 positions brought together into one of the next stage's width."""
+    """The layers of a stage, then a merge of every 2 by 2 positions into one of the next stage's width."""
 
     def __init__(self, arch: ArchSpec, following: int) -> None:
         super().__init__()
@@ -82,7 +82,7 @@ class ImageStage(nn.Module):
         self.merge = nn.Linear(4 * arch.d_model, following, bias=False)
 
     def forward(self, x_BTD: Tensor) -> Tensor:
-        """A quarter as many positions, columns before rows within each four as Swin has them."""
+        """A quarter as many positions; the four merged positions are ordered columns first, as in Swin."""
         x_BTD = through(self.layers, self.positions, x_BTD)
         batch, _, width = x_BTD.shape
         half = self.grid // 2
@@ -91,7 +91,7 @@ class ImageStage(nn.Module):
 
 
 class ImageClassifier(nn.Module):
-    """An image classifier. Parameters are created uninitialised by meaning: call :func:`initialise`."""
+    """An image classifier. Call :func:`initialise` after construction: the parameters are not initialised before."""
 
     def __init__(self, arch: ArchSpec) -> None:
         CLASSIFIER.require(arch, work="built in torch")
@@ -112,7 +112,7 @@ class ImageClassifier(nn.Module):
         self.head = nn.Linear(arch.d_model, arch.outputs)
 
     def forward(self, image_BCYX: Tensor, words_BQ: Tensor | None = None) -> Tensor:
-        """Logits (B, classes) of images, or of answers to questions ``words_BQ`` about them."""
+        """Logits (B, classes) of images, or of the answers to questions ``words_BQ`` about them."""
         x_BTD = self.stem(image_BCYX)
         if self.projector is not None:
             x_BTD = self.projector(x_BTD)
@@ -121,7 +121,7 @@ class ImageClassifier(nn.Module):
         if isinstance(self.positions, nn.Embedding):
             x_BTD = x_BTD + self.positions.weight
         image_BSD = None
-        if self.image_norm is not None:  # the words pass the layers alone
+        if self.image_norm is not None:  # only the words pass through the layers
             image_BSD, x_BTD = x_BTD.split([self.arch.image_tokens, self.arch.request_tokens], dim=1)
             image_BSD = self.image_norm(image_BSD)
         for stage in self.stages.values():
@@ -137,7 +137,7 @@ def initialise(model: ImageClassifier, *, seed: int) -> ImageClassifier:
     """Fills the parameters: normal with 1/√fan-in, residual outputs scaled down by depth, positions and head small.
 
     References:
-        Positions and class token of 0.02: Touvron et al. 2021 (DeiT), section 5.
+        Deviation 0.02 of positions and class token: Touvron et al. 2021 (DeiT), section 5.
     """
     return fill(model, seed=seed, depth=len(model.arch.layers), deviation=_deviation)
 

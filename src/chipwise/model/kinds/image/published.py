@@ -1,9 +1,9 @@
-"""Published models that read images, which chipwise exports but does not train: DINOv2, CLIP's and SigLIP's towers, ViT
-without classes, BEiT, and the towers of models that see.
+"""Pretrained image encoders (export only, no training): DINOv2, CLIP's and SigLIP's towers, ViT without classes, BEiT,
+and the towers of vision-language models.
 
-Patches with learned positions or biases of pairs (BEiT), perhaps a norm of them (CLIP); pre-norm layers, whose blocks'
-results may be scaled (DINOv2, BEiT); then the states of all positions, one vector pooled of them, scores of classes
-(BEiT), or, of a tower, tokens for the decoder.
+They have patches with learned positions or relative position biases (BEiT), optionally a norm of the patches (CLIP),
+and pre-norm layers whose blocks' outputs may be scaled (DINOv2, BEiT). The output is the states of all positions, one
+pooled vector, logits (BEiT), or, for a tower, tokens for the decoder.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _WHERE = "in encoders of images"
 
 
 def encodes_images(arch: ArchSpec) -> bool:
-    """Whether ``arch`` is of this kind, built or not: it reads images, without classes or with scaled blocks."""
+    """Whether ``arch`` is of this kind, built or not: an image model without classes or with scaled blocks."""
     if not isinstance(arch.stem, ImageStem):
         return False
     return isinstance(arch.head, States | Pooler | Projector) or (
@@ -40,7 +40,7 @@ def encodes_images(arch: ArchSpec) -> bool:
 
 
 def builds_projector(arch: ArchSpec) -> bool:
-    """Whether the tower's projector is built too."""
+    """Whether chipwise also builds the tower's projector."""
     return next(_projector_departures(arch), None) is None
 
 
@@ -73,7 +73,7 @@ def _departures(arch: ArchSpec) -> Iterator[str]:
 
 
 def _projector_departures(arch: ArchSpec) -> Iterator[str]:
-    """What of a tower's projector is not built: two norms' places, states for several layers, or odd squares."""
+    """Reasons why a tower's projector is not built."""
     projector, stem = projector_of(arch.head), arch.stem
     if projector is None or not isinstance(stem, ImageStem):
         yield "there is no projector"

@@ -1,4 +1,4 @@
-"""Stages of a pyramid as models of their own, so that they are walked as all layers are."""
+"""Stages of a pyramid as separate models, so that their layers are handled like all others."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from chipwise.model.kinds.image.stem import ImageStem
 
 
 def stage_archs(arch: ArchSpec, stem: ImageStem) -> list[ArchSpec]:
-    """Each stage as a model of its layers alone, whose patches are the positions of its grid."""
+    """Each stage as a model that contains only its layers; its patches are the positions of the stage's grid."""
     found = []
     for i, stage in enumerate(stem.stages):
         inner = ImageStem(image_size=stem.first_grid >> i, patch=1, prefix_tokens=0)

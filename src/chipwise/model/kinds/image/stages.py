@@ -1,4 +1,4 @@
-"""Stages of a pyramid: layers at a narrower width and a finer grid that come before a model's own (Swin).
+"""Stages of a pyramid: layers of smaller width on a finer grid, before a model's own layers (Swin).
 
 References:
     Liu et al. 2021, Swin Transformer, arXiv:2103.14030; version 2, arXiv:2111.09883.
@@ -17,7 +17,7 @@ from chipwise.model.arch.mixers import Attention
 class Stage:
     """``depth`` equal pre-norm layers of width ``d_model``, then a merge of each 2 by 2 positions into one.
 
-    The merge is a norm and a matrix without bias from four positions to the next stage's width; the norm stands before
+    The merge is a norm and a matrix without bias from four positions to the next stage's width. The norm comes before
     the matrix, or after it (``norm_after``: on half as many values).
     """
 
@@ -32,5 +32,5 @@ class Stage:
         positive(self, "d_model", "depth")
 
     def merge_parameters(self, width: int) -> int:
-        """Parameters of the merge into positions of ``width`` values."""
+        """Parameters of the merge to positions of ``width`` values."""
         return 4 * self.d_model * width + 2 * (width if self.norm_after else 4 * self.d_model)

@@ -1,7 +1,7 @@
-"""Stems: how something that is not a text becomes the positions of a transformer. Images are cut into patches.
+"""The stem of image models, which cuts images into patches.
 
-A signal in time is an image with one axis: its pixels are frames, its channels the bands of each frame, and its patches
-slices of time.
+A signal in time is treated as an image with one axis: its pixels are frames, its channels frequency bands, and its
+patches slices of time.
 
 References:
     Patches and class token: Dosovitskiy et al. 2021, An Image is Worth 16x16 Words, arXiv:2010.11929.
@@ -23,17 +23,17 @@ from chipwise.model.arch.layer import Layer
 from chipwise.model.arch.trunk import Reads, Stem
 from chipwise.model.kinds.image.stages import Stage
 
-CONV_EDGE, CONV_STRIDE = 3, 2  # of the convolutions that come first
+CONV_EDGE, CONV_STRIDE = 3, 2  # kernel size and stride of the convolutions before the patches
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ImageStem(Stem):
-    """Square images in patches of ``patch`` by ``patch`` pixels, each multiplied with one matrix.
+    """Cuts square images into patches of ``patch`` by ``patch`` pixels, and multiplies each with one matrix.
 
-    With one axis a signal of ``image_size`` frames in slices of ``patch`` frames.
+    With one axis, it cuts signals of ``image_size`` frames into slices of ``patch`` frames.
 
-    ``convs`` are the output channels of 3x3 convolutions with stride 2, each followed by a GELU, that come first; the
-    matrix then takes patches of what they leave, ``patch / 2**len(convs)`` on each side.
+    ``convs`` are the output channels of 3x3 convolutions with stride 2, each followed by a GELU, before the matrix. The
+    matrix then takes patches of their output, ``patch / 2**len(convs)`` on each side.
     """
 
     reads: ClassVar[Reads] = "image"
@@ -41,12 +41,12 @@ class ImageStem(Stem):
     patch: int  # pixels of the image on each side of a patch
     channels: int = 3
     convs: tuple[int, ...] = ()
-    bias: bool = True  # of the matrix
+    bias: bool = True  # whether the matrix has a bias
     prefix_tokens: int = 1  # positions before the patches: the class token and registers
     mask_token: bool = later(False)  # a vector for hidden patches, which only training uses (DINOv2)
-    axes: int = later(2)  # of an image; 1 of a signal in time
-    stages: tuple[Stage, ...] = later(())  # narrower layers on finer grids that come first (Swin)
-    stem_norm: bool = later(False)  # a LayerNorm of the patches before them
+    axes: int = later(2)  # 2: images; 1: signals in time
+    stages: tuple[Stage, ...] = later(())  # narrower layers on finer grids before the model's layers (Swin)
+    stem_norm: bool = later(False)  # a LayerNorm of the patches before the stages
 
     def __post_init__(self) -> None:
         check_fields(self)
@@ -73,17 +73,17 @@ class ImageStem(Stem):
 
     @property
     def taps(self) -> int:
-        """Pixels that a convolution sees."""
+        """Pixels per output of a convolution."""
         return int(CONV_EDGE**self.axes)
 
     @property
     def areas(self) -> tuple[int, ...]:
-        """Pixels of the image, and of what each convolution leaves of it."""
+        """Pixels of the image and of each convolution's output."""
         return tuple(side**self.axes for side in self.sides)
 
     @property
     def sides(self) -> tuple[int, ...]:
-        """Pixels on each side of the image, and of what each convolution leaves of it."""
+        """Pixels on each side of the image and of each convolution's output."""
         found = [self.image_size]
         for _ in self.convs:
             found.append(-(-found[-1] // CONV_STRIDE))
@@ -91,37 +91,37 @@ class ImageStem(Stem):
 
     @property
     def halved(self) -> int:
-        """How many times smaller each side is after the convolutions."""
+        """Factor by which the convolutions shrink each side."""
         return math.prod(CONV_STRIDE for _ in self.convs)
 
     @property
     def edge(self) -> int:
-        """Sides of a patch after the convolutions."""
+        """Side of a patch after the convolutions."""
         return self.patch // self.halved
 
     @property
     def values(self) -> int:
-        """Values of a patch, which the matrix takes."""
+        """Values per patch: the matrix's inputs."""
         return int(self.edge**self.axes) * (self.convs[-1] if self.convs else self.channels)
 
     @property
     def first_grid(self) -> int:
-        """Patches on each side; pixels that fill no patch are left out."""
+        """Patches on each side before the stages; pixels that do not fill a patch are ignored."""
         return self.sides[-1] // self.edge
 
     @property
     def grid(self) -> int:
-        """The same after the stages, each of which halves it."""
+        """Patches on each side after the stages, each of which halves it."""
         return int(self.first_grid // 2 ** len(self.stages))
 
     @property
     def patches(self) -> int:
-        """Patches of an image."""
+        """Patches per image."""
         return int(self.grid**self.axes)
 
     @property
     def tokens(self) -> int:
-        """Positions of an image."""
+        """Positions per image."""
         return self.patches + self.prefix_tokens
 
     def own_layers(self) -> tuple[Layer, ...]:
@@ -129,26 +129,26 @@ class ImageStem(Stem):
         return tuple(Layer(attention=stage.attention, ffn=stage.ffn) for stage in self.stages)
 
     def own_biases(self, square: int | None, buckets: int) -> int:
-        """One for each pair of positions of the image or a window, in place of the table's."""
+        """One for each pair of positions of the image or window, minus the table's rows."""
         return int((square**2 if square is not None else self.tokens) ** 2) - buckets
 
     @property
     def request_tokens(self) -> int:
-        """Positions of an image."""
+        """Positions per image."""
         return self.tokens
 
     @property
     def image_tokens(self) -> int:
-        """Positions of an image."""
+        """Positions per image."""
         return self.tokens
 
     @property
     def square_grid(self) -> int:
-        """Patches on each side, where they lie in a grid with nothing before them."""
+        """Patches on each side of the grid; 0 for signals, and if positions precede the patches."""
         return self.grid if self.axes == 2 and not self.prefix_tokens else 0
 
     def first_width(self, d_model: int) -> int:
-        """Width of the patches: that of the first stage, or the model's."""
+        """Width of the patches: the first stage's, or the model's without stages."""
         return self.stages[0].d_model if self.stages else d_model
 
     def conv_shapes(self) -> tuple[tuple[int, int], ...]:
@@ -156,13 +156,13 @@ class ImageStem(Stem):
         return tuple(zip((self.channels, *self.convs), self.convs, strict=False))
 
     def matrices(self, d_model: int) -> tuple[tuple[int, int], ...]:
-        """Inputs and outputs of the matrix of patches."""
+        """Inputs and outputs of the patch matrix."""
         return ((self.values, d_model),)
 
     def parameters(self, d_model: int) -> int:
-        """The convolutions with biases, the matrix, the vectors before the patches, and the stages with their merges.
+        """Parameters of convolutions, patch matrix, vectors before the patches, and stages with their merges.
 
-        Learned positions are counted apart.
+        Learned positions are counted in the trunk.
         """
         convs = sum((self.taps * into + 1) * out for into, out in self.conv_shapes())
         vectors = self.prefix_tokens + self.mask_token + self.bias

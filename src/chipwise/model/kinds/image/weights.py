@@ -1,4 +1,4 @@
-"""Weights before and behind the layers of models that read images: classifiers, and published encoders."""
+"""Weights of image classifiers and pretrained image encoders outside their layers."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from chipwise.model.kinds.question.question import image_of, question_of
 
 
 def stem(arch: ArchSpec) -> Shapes:
-    """Convolutions, the matrix of patches, what is added to them, and stages before the model's own layers."""
+    """Convolutions, patch matrix, class token, positions, and stages before the model's layers."""
     d = arch.d_model
     given, asked = image_of(arch.stem), question_of(arch.stem)
     for i, (into, out) in enumerate(given.conv_shapes()):
@@ -49,7 +49,7 @@ def classes(arch: ArchSpec) -> Shapes:
 
 
 def encoder_stem(arch: ArchSpec) -> Shapes:
-    """The matrix of patches of a published encoder, and what is added to them."""
+    """The patch matrix of a pretrained encoder, class token, registers and positions."""
     d = arch.d_model
     given = arch.stem_as(ImageStem)
     yield from linear("stem.projection", d, given.values, bias=given.bias)
@@ -64,7 +64,7 @@ def encoder_stem(arch: ArchSpec) -> Shapes:
 
 
 def encoder_head(arch: ArchSpec) -> Shapes:
-    """Factors of blocks' results, the last norm, and what makes one vector, classes or tokens of the states."""
+    """Scale factors of blocks, the last norm, and the weights of pooling, classes or projector."""
     d = arch.d_model
     given = arch.stem_as(ImageStem)
     for i, layer in enumerate(arch.layers):

@@ -1,4 +1,4 @@
-"""Questions that are asked with an image: the stem of a model of the task ``multimodal``, and what it reads."""
+"""The stem of models that answer questions about images (the task ``multimodal``)."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from chipwise.model.kinds.question.projector.spec import Projector
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Question:
-    """Words of a question, behind the image's tokens; the state of the last one gives the answer.
+    """The words of a question, which follow the image's tokens; the answer is predicted from the last word's state.
 
-    Image and question see each other, as the prefix does in PaliGemma (Beyer et al. 2024, arXiv:2407.07726, section
-    3.2.5); the answer is the one token that follows, a row of the head.
+    Image and question attend to each other, like the prefix in PaliGemma (Beyer et al. 2024, arXiv:2407.07726, section
+    3.2.5). The answer is one class of the head.
 
-    Where layers have cross-attention the words pass the layers alone: their queries meet keys and values of the image's
-    tokens, which are normed once, between self-attention and feed-forward, as a decoder's those of its encoder (Vaswani
-    et al. 2017, arXiv:1706.03762, section 3.2.3; of images Alayrac et al. 2022, Flamingo, arXiv:2204.14198). The table
-    of positions is the same: first those of the image, then those of the words.
+    If layers have cross-attention, only the words pass through the layers. Between self-attention and feed-forward they
+    attend to the image's tokens, which are normed once, as a decoder attends to its encoder (Vaswani et al. 2017,
+    arXiv:1706.03762, section 3.2.3; for images Alayrac et al. 2022, Flamingo, arXiv:2204.14198). Either way, the
+    position table holds the image's positions, then the words'.
     """
 
-    words: int  # rows of the table
-    tokens: int  # positions of a question; a shorter one has room before it
+    words: int  # rows of the word table
+    tokens: int  # positions per question; shorter questions are padded in front
 
     def __post_init__(self) -> None:
         check_fields(self)
@@ -37,7 +37,7 @@ class Question:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QuestionStem(Stem):
-    """Reads an image and a question about it: patches, which a projector makes tokens of, and words."""
+    """Reads an image, whose patches a projector turns into tokens, and the words of a question about it."""
 
     reads: ClassVar[Reads] = "image"
     asks: ClassVar[bool] = True
@@ -52,17 +52,17 @@ class QuestionStem(Stem):
 
     @property
     def axes(self) -> int:
-        """Those of the image."""
+        """Axes of the image."""
         return self.image.axes
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """That of the image."""
+        """Shape of the image."""
         return self.image.shape
 
     @property
     def image_tokens(self) -> int:
-        """Positions of the image in the layers, behind the projector."""
+        """Positions of the image after the projector."""
         return self.projector.tokens_of(self.image.grid, self.image.axes)
 
     @property
@@ -72,7 +72,7 @@ class QuestionStem(Stem):
 
     @property
     def request_tokens(self) -> int:
-        """As :attr:`positions`."""
+        """Positions per request, as :attr:`positions`."""
         return self.positions
 
     @property
@@ -85,12 +85,12 @@ class QuestionStem(Stem):
         return (*self.image.matrices(d_model), *self.projector.shapes(d_model, self.axes))
 
     def parameters(self, d_model: int) -> int:
-        """The image's patches, the projector and the table of words."""
+        """Parameters of the image's stem, the projector and the word table."""
         behind = self.projector.parameters_of(d_model, self.axes)
         return self.image.parameters(d_model) + behind + self.question.words * d_model
 
     def check(self, trunk: Trunk, head: Head) -> None:
-        """Checks that ``head`` answers, and ``trunk`` has the tokens' width and positions for image and words."""
+        """Checks that ``head`` can answer, and that width and positions of ``trunk`` fit image and words."""
         if not head.answers:
             raise SpecError("needs an image's patches, none before them, and a head of classes", field="question")
         if self.projector.widths[-1] != trunk.d_model:
@@ -101,20 +101,20 @@ class QuestionStem(Stem):
             )
 
     def record(self) -> Mapping[str, object]:
-        """The image's stem, the question and the projector."""
+        """Record of the image's stem, the question and the projector."""
         return {"stem": self.image, "question": self.question, "projector": self.projector}
 
 
 def question_of(stem: Stem) -> QuestionStem | None:
-    """``stem`` where it reads a question too, else None."""
+    """``stem`` if it reads a question too, else None."""
     return stem if isinstance(stem, QuestionStem) else None
 
 
 def image_of(stem: Stem) -> ImageStem:
-    """The stem of the image that ``stem`` reads, alone or with a question.
+    """The image stem of ``stem``, with or without a question.
 
     Raises:
-        Unsupported: It reads no image.
+        Unsupported: ``stem`` reads no image.
     """
     found = stem.image if isinstance(stem, QuestionStem) else stem
     if not isinstance(found, ImageStem):

@@ -1,1 +1,1 @@
-"""Ranking models: a history of items and the candidates to score."""
+"""Ranking models, which score candidates given a history of items."""

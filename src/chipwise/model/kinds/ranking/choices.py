@@ -1,4 +1,4 @@
-"""Choices that only spaces of ranking models have: attention, width of the tables, how candidates are scored."""
+"""Choices that only ranking models have: kind of attention, width of tables, kind of score."""
 
 from __future__ import annotations
 
@@ -20,11 +20,12 @@ _TABLE = re.compile(r"w\d+")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankingSpace(Choices):
-    """What requests hold, and the choices that only ranking models have; each lists the values that may be chosen.
+    """The content of requests, and the choices that only ranking models have; each lists the possible values.
 
     ``mixing`` is ``attention`` (softmax) or ``hstu`` (pointwise attention with a gate; its feed-forward may be
-    ``none``); ``table`` is ``full`` for rows as wide as the model, or ``w16`` for rows of 16 values and a matrix after
-    them; ``score`` is ``similarity`` to what went into the layers, or ``scores`` of a matrix.
+    ``none``). ``table`` is ``full`` for rows as wide as the model, or ``w16`` for rows of 16 values followed by a
+    matrix. ``score`` is ``similarity`` (the dot product with the candidate's embedding) or ``scores`` (a learned
+    matrix).
     """
 
     choices: ClassVar[tuple[str, ...]] = ("mixing", "table", "score")
@@ -39,8 +40,8 @@ class RankingSpace(Choices):
     mixing: tuple[Literal["attention", "hstu"], ...] = ("attention",)
     table: tuple[str, ...] = (FULL,)
     score: tuple[Literal["similarity", "scores"], ...] = ("similarity",)
-    tags: int = later(0)  # rows of the table of tags
-    bag: int = later(0)  # tags of an item, at most
+    tags: int = later(0)  # rows of the tag table
+    bag: int = later(0)  # most tags per item
 
     def __post_init__(self) -> None:
         check_fields(self)
@@ -68,7 +69,7 @@ class RankingSpace(Choices):
         )
 
     def layer(self, chosen: Chosen, parts: tuple[int, ...], *, head_size: int, ffn: AnyFeedForward | None) -> Layer:
-        """A layer of attention with a bias by distance, without other biases."""
+        """A layer with position biases in its attention, and no other biases."""
         heads, kv_heads = parts
         attention = Attention(
             heads=heads,
@@ -81,7 +82,7 @@ class RankingSpace(Choices):
         return Layer(attention=attention, ffn=ffn)
 
     def arch(self, chosen: Chosen, layers: Iterable[Layer], whole: Whole) -> ArchSpec:
-        """The ranking model of ``layers`` with the tables and the scores of ``chosen``."""
+        """The ranking model of ``layers`` with the tables and scores that ``chosen`` describes."""
         return ArchSpec(
             name=whole.name,
             d_model=whole.d_model,
@@ -99,7 +100,7 @@ class RankingSpace(Choices):
 
 
 def width_of(table: str) -> int:
-    """Values of a table's row, as the run file writes it; 0 is the model's width.
+    """Row width of a table, from its name in a run file; 0 is the model's width.
 
     >>> width_of("w16"), width_of("full")
     (16, 0)

@@ -1,7 +1,7 @@
 """Ranking models that chipwise builds, trains and exports itself.
 
-A history and candidates; pre-norm layers in which every position sees the history before it and itself, with a bias by
-distance; a score for each candidate.
+Such a model reads a history and candidates. Its pre-norm layers let every position attend to the history before it and
+to itself, with relative position biases. It outputs a score for each candidate.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from chipwise.model.kinds.form import Form, Modelling, Sketch, same_input
 from chipwise.model.kinds.ranking import lower, weights
 from chipwise.model.kinds.ranking.stem import RankingStem
 
-_FREE = {"stem", "head", "relative_buckets", "pointwise"}  # later fields that ranking models set
+_FREE = {"stem", "head", "relative_buckets", "pointwise"}  # ``later`` fields that ranking models set
 
 
 def with_candidates(arch: ArchSpec, count: int) -> ArchSpec:
-    """The same model and weights for requests of ``count`` candidates.
+    """A copy for requests of ``count`` candidates; the weights stay valid.
 
     Raises:
         SpecError: ``count`` is below 1.
@@ -62,7 +62,7 @@ def _sketch(arch: ArchSpec) -> Sketch:
 
 
 def _same_requests(sub: ArchSpec, whole: ArchSpec) -> None:
-    """Checks that requests agree in all but the number of candidates and the width of tables before a matrix."""
+    """Checks that the stems differ only in the number of candidates and the width of tables before a matrix."""
     same_input(sub, whole)
     small, large = sub.stem_as(RankingStem), whole.stem_as(RankingStem)
     if bool(small.width) != bool(large.width) or small.width > large.width:

@@ -1,6 +1,6 @@
-"""The ends of a ranking model as ONNX nodes, and attention over requests: history and candidates in, scores out.
+"""Input, output and attention of a ranking model as ONNX nodes: history and candidates in, scores out.
 
-Every weight is read by one node, so that a format chosen for a matrix is its format everywhere.
+Only one node reads each weight, so a matrix has a single format.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def _attend(s: Stream, layer: int, block: Attention, x: str, key: str, last: boo
 
 
 def _drop(s: Stream, y: str, place: str) -> str:
-    """Leaves candidates in the stream; attention's values are theirs alone already."""
+    """Removes the history from the stream; attention's result already holds only candidates."""
     s.x = add_candidates(s.graph, s.x, f"{place}.candidates", s.arch.stem_as(RankingStem).history)
     return y
 
@@ -40,7 +40,7 @@ def _head(s: Stream) -> None:
 
 
 def _metadata(s: Stream) -> dict[str, object]:
-    """What a request holds."""
+    """Metadata: sizes of a request."""
     stem = s.arch.stem_as(RankingStem)
     request = {"history": stem.history, "candidates": stem.candidates, "items": stem.items}
     return {"encodes": "scores", "request": request | {"tags": stem.tags, "bag": stem.bag}, "kv": []}

@@ -1,9 +1,9 @@
 """A ranking model for ``AutoModel`` with ``trust_remote_code=True``.
 
-Needs ``chipwise_blocks.py`` beside it. ``config.arch`` says what the stem and the layers are: tables of items
-and tags; pre-norm layers in which every position sees the history before it and itself, by softmax or pointwise
-attention; a score for each candidate. Axes: B batch, T positions (S of the history, C candidates), J an item and its
-tags, N heads, H head size, D width.
+Needs ``chipwise_blocks.py`` next to it. ``config.arch`` describes the stem and the layers: tables of items and tags;
+pre-norm layers of softmax or pointwise attention, in which every position attends to the history before it and to
+itself; a score for each candidate. Axes: B batch, T positions (S of the history, C candidates), J an item and its tags,
+N heads, H head size, D width.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ __all__ = ["ChipwiseConfig", "ChipwiseRanker"]
 
 @dataclass
 class RankingOutput(ModelOutput):
-    """Scores of the candidates, (B, C); the greater, the better."""
+    """Scores of the candidates, (B, C); higher is better."""
 
     scores: Tensor | None = None
 
 
 class Items(nn.Module):
-    """From items and their tags to positions."""
+    """Embeds items and their tags."""
 
     def __init__(self, stem: dict[str, Any], d_model: int) -> None:
         super().__init__()
@@ -57,7 +57,7 @@ class Items(nn.Module):
 
 
 class HistoryAttentionBlock(Projections):
-    """Every position sees the history before it and itself, with a bias by distance."""
+    """Attention of every position to the history before it and itself, with relative position biases."""
 
     def __init__(self, block: dict[str, Any], arch: dict[str, Any], number: int) -> None:
         super().__init__(block, arch, number)

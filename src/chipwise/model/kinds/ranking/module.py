@@ -1,6 +1,6 @@
-"""A ranking model as a torch module: the reference that its exported form is held against.
+"""A ranking model as a torch module, the reference for tests of its exported file.
 
-Axes: B batch, T positions (S of them the history's, C candidates), J an item and its tags, D model width.
+Axes: B batch, T positions (S of the history, C candidates), J an item and its tags, D model width.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class RankingLayer(nn.Module):
 
 
 class Ranker(nn.Module):
-    """A ranking model. Parameters are created uninitialised by meaning: call :func:`initialise`."""
+    """A ranking model. Call :func:`initialise` after construction: the parameters are not initialised before."""
 
     def __init__(self, arch: ArchSpec) -> None:
         RANKER.require(arch, work="built in torch")
@@ -61,11 +61,11 @@ class Ranker(nn.Module):
         self.head = nn.Linear(arch.d_model, 1) if isinstance(arch.head, Scores) else None
 
     def forward(self, ids_BTJ: Tensor, places_C: Tensor | None = None) -> Tensor:
-        """Scores (B, C) of candidates, each computed as if it were the only one.
+        """Scores (B, C) of candidates; each is independent of the other candidates.
 
         Args:
             ids_BTJ: The history's items, then the candidates, each with its tags.
-            places_C: How many items of the history each candidate sees, where that is not all.
+            places_C: How many items of the history each candidate attends to; all by default.
         """
         history, count = self.history, ids_BTJ.shape[1] - self.history
         before = torch.arange(history, device=ids_BTJ.device)
@@ -80,7 +80,7 @@ class Ranker(nn.Module):
             bias = None
             if name in self.positions:
                 table = self.positions[name]
-                bias = (table(nearest_TS).permute(2, 0, 1), table(nearest_TS[0, 0]))  # the first sees but itself
+                bias = (table(nearest_TS).permute(2, 0, 1), table(nearest_TS[0, 0]))  # the first sees only itself
             x_BTD = layer(x_BTD, bias, hidden_TS)
         x_BCD = self.norm(x_BTD[:, history:])
         if self.head is not None:
@@ -89,7 +89,7 @@ class Ranker(nn.Module):
 
 
 def initialise(model: Ranker, *, seed: int) -> Ranker:
-    """Fills the parameters: tables 1/√width, matrices 1/√fan-in, residual outputs scaled down by depth, biases 0."""
+    """Fills the parameters: tables normal with 1/√width, the rest as :func:`chipwise.model.nn.fresh.fill` does."""
     return fill(
         model,
         seed=seed,

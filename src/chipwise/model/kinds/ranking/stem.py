@@ -1,7 +1,7 @@
-"""The stem of a ranking model: items that a person met, and candidates, as rows of embedding tables.
+"""The stem of a ranking model: a user's item history and the candidates, as rows of embedding tables.
 
-A request is a history of items and a number of candidates. Each position is the row of its item in a table, with the
-sum of the rows of its tags (an embedding bag) where items have tags.
+A request is a history of items and a number of candidates. Each position is its item's row in a table, combined with
+the sum of its tags' rows (an embedding bag) if items have tags.
 
 References:
     Self-attention over a history: Kang and McAuley 2018, Self-Attentive Sequential Recommendation, arXiv:1808.09781.
@@ -18,29 +18,29 @@ from chipwise.core.fields import check_fields, positive
 from chipwise.errors import SpecError
 from chipwise.model.arch.trunk import Head, Reads, Stem, Trunk
 
-MOST_ROWS = 10**12  # of a table
+MOST_ROWS = 10**12  # most rows of a table
 RANKED = "candidates, and only they, are ranked by a head of scores or similarity"
 FULL = "full"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankingStem(Stem):
-    """``history`` items, then ``candidates``: each position a row of the table of ``items``, and rows of its tags.
+    """``history`` items, then ``candidates``. Each position is a row of the table of ``items``, plus rows of its tags.
 
-    Row 0 of each table stands for nothing: a history that is shorter begins with it. Tables whose ``width`` is not the
-    model's are followed by one matrix, which takes an item's row and the sum of its tags' rows side by side.
+    Row 0 of each table is padding, with which shorter histories begin. If ``width`` is not the model's width, a matrix
+    follows, which takes an item's row concatenated with the sum of its tags' rows.
     """
 
     reads: ClassVar[Reads] = "request"
     ranks: ClassVar[bool] = True
     items: int
     history: int
-    candidates: int  # of one request
-    width: int = 0  # of the tables' rows; 0 is the model's
-    tags: int = 0  # rows of a second table
-    bag: int = 0  # tags of an item, at most; the rest of the bag is filled with 0
-    bias: bool = True  # of the matrix
-    shards: int = 1  # devices among which the tables' rows are dealt out
+    candidates: int  # candidates per request
+    width: int = 0  # width of the tables' rows; 0 is the model's
+    tags: int = 0  # rows of the tag table
+    bag: int = 0  # most tags per item; shorter bags are padded with 0
+    bias: bool = True  # whether the matrix has a bias
+    shards: int = 1  # devices over which the tables' rows are sharded
 
     def __post_init__(self) -> None:
         check_fields(self)
@@ -54,26 +54,26 @@ class RankingStem(Stem):
 
     @property
     def tokens(self) -> int:
-        """Positions of a request."""
+        """Positions per request."""
         return self.history + self.candidates
 
     @property
     def request_tokens(self) -> int:
-        """Positions of a request."""
+        """Positions per request."""
         return self.tokens
 
     @property
     def values(self) -> int:
-        """Values that the matrix after the tables takes; 0 if there is none."""
+        """Inputs of the matrix after the tables; 0 if there is none."""
         return self.width * (2 if self.bag else 1)
 
     @property
     def table(self) -> str:
-        """The tables as a run file writes them."""
+        """Name of the tables in a run file."""
         return f"w{self.width}" if self.width else FULL
 
     def table_width(self, d_model: int) -> int:
-        """Values of a table's row."""
+        """Values per table row."""
         return self.width or d_model
 
     def table_rows(self) -> int:
@@ -90,7 +90,7 @@ class RankingStem(Stem):
             raise SpecError(RANKED, field="head")
 
     def parameters(self, d_model: int) -> int:
-        """The tables and the matrix."""
+        """Parameters of the tables and the matrix."""
         matrix = (self.values + self.bias) * d_model if self.width else 0
         return self.table_rows() * self.table_width(d_model) + matrix
 
@@ -102,7 +102,7 @@ class Ranks(Head):
     ranks: ClassVar[bool] = True
 
     def check(self, trunk: Trunk, stem: Stem) -> None:
-        """Checks that candidates are read."""
+        """Checks that the stem reads candidates."""
         if not stem.ranks:
             raise SpecError(RANKED, field="head")
 
@@ -114,16 +114,16 @@ class Scores(Ranks):
     name: ClassVar[str] = "scores"
 
     def output_rows(self, stem: Stem) -> int:
-        """One."""
+        """1: a single score."""
         return 1
 
     def parameters(self, trunk: Trunk, stem: Stem) -> int:
-        """The row and its bias."""
+        """Parameters of the row and its bias."""
         return trunk.d_model + 1
 
 
 @dataclass(frozen=True, slots=True)
 class Similarity(Ranks):
-    """The product of what the layers made of a candidate with what went into them."""
+    """Scores a candidate by the dot product of its last state with its input embedding."""
 
     name: ClassVar[str] = "similarity"

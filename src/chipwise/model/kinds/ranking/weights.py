@@ -18,7 +18,7 @@ def stem(arch: ArchSpec) -> Shapes:
 
 
 def head(arch: ArchSpec) -> Shapes:
-    """The last norm, and the matrix of scores, unless they are products."""
+    """The last norm, and the score matrix (absent for similarity scores)."""
     yield from norm(arch, "norm")
     if isinstance(arch.head, Scores):
         yield from linear("head", 1, arch.d_model, bias=True)

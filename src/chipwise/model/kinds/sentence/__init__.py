@@ -1,1 +1,1 @@
-"""Classifiers of short texts: sentiment, intents, spam. A table of words, layers that see all of them, and classes."""
+"""Classifiers of short texts (sentiment, intent, spam): a word table, bidirectional layers, and classes."""

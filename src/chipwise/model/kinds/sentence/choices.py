@@ -1,4 +1,4 @@
-"""Choices that only spaces of classifiers of texts have: how wide the table of words is."""
+"""Choices that only text classifiers have: the width of the word table."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ _TABLE = re.compile(r"w\d+")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SentenceSpace(Choices):
-    """What texts are, and the choice that only their classifiers have; it lists the values that may be chosen.
+    """The input texts, and the choice that only text classifiers have; it lists the possible values.
 
-    Texts are numbers of ``words``, of which 0 fills up short texts and 1 is any unknown word. ``table`` is ``full`` for
-    rows as wide as the model, or ``w16`` for rows of 16 values and a matrix behind them.
+    A text is a sequence of word numbers below ``words``: 0 is padding, 1 is any unknown word. ``table`` is ``full`` for
+    rows as wide as the model, or ``w16`` for rows of 16 values followed by a matrix.
     """
 
     choices: ClassVar[tuple[str, ...]] = ("table",)
     noun: ClassVar[str] = "texts"
     models: ClassVar[str] = "classifiers of texts"
-    calibration: ClassVar[str] = "images"  # whose nodes these models have, beside a table
+    calibration: ClassVar[str] = "images"  # these models have the same nodes, plus a table
 
-    size: int  # words of a text
-    words: int  # rows of the table
+    size: int  # words per text
+    words: int  # rows of the word table
     classes: int
     table: tuple[str, ...] = (FULL,)
 
@@ -66,7 +66,7 @@ class SentenceSpace(Choices):
         return Layer(attention=attention, ffn=None if ffn is None else replace(ffn, bias=True))
 
     def arch(self, chosen: Chosen, layers: Iterable[Layer], whole: Whole) -> ArchSpec:
-        """The classifier of ``layers`` with the table of ``chosen``."""
+        """The classifier of ``layers`` with the word table that ``chosen`` describes."""
         return ArchSpec(
             name=whole.name,
             stem=self.stem_of(chosen),
@@ -84,7 +84,7 @@ class SentenceSpace(Choices):
         return self.size
 
     def other_input(self, arch: ArchSpec, *, run: str) -> str:
-        """Whether ``arch`` reads no texts of numbered words, or others."""
+        """Why ``arch`` cannot read this run's texts; empty if it can."""
         if not isinstance(arch.stem, SentenceStem):
             return f"{arch.name} does not tell texts apart, which {run} has"
         got = {"size": arch.stem.tokens, "words": arch.stem.words, "classes": arch.outputs}

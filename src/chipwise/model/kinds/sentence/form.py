@@ -1,8 +1,8 @@
 """Classifiers of short texts that chipwise builds, trains and exports itself.
 
-Words of a text, with learned positions; pre-norm layers of attention over the whole text and feed-forwards; the mean of
-the positions, and a matrix over classes. Texts have a fixed length: shorter ones are filled up in front with word 0,
-which the layers see and learn to pass over.
+Such a model has a word table with learned positions, pre-norm layers of bidirectional attention and feed-forwards, mean
+pooling, and a matrix over classes. Texts have a fixed length: shorter ones are padded in front with word 0, which is
+not masked; the model learns to ignore it.
 
 References:
     Devlin et al. 2019, BERT, arXiv:1810.04805; Vaswani et al. 2017, arXiv:1706.03762, with norms before blocks.
@@ -25,7 +25,7 @@ from chipwise.model.kinds.form import Form, Modelling, Sketch, same_input
 from chipwise.model.kinds.sentence import lower
 from chipwise.model.kinds.sentence.stem import SentenceStem
 
-_FREE = {"stem", "classes", "head", "pooling", "causal"}  # later fields that these classifiers set
+_FREE = {"stem", "classes", "head", "pooling", "causal"}  # ``later`` fields that these classifiers set
 
 
 def _departures(arch: ArchSpec) -> Iterator[str]:
@@ -54,7 +54,7 @@ def _head(arch: ArchSpec) -> Shapes:
 
 
 def _same_texts(sub: ArchSpec, whole: ArchSpec) -> None:
-    """Checks that texts agree in all but the width of a table before a matrix."""
+    """Checks that the stems differ only in the width of a table before a matrix."""
     same_input(sub, whole)
     small, large = sub.stem_as(SentenceStem), whole.stem_as(SentenceStem)
     if bool(small.width) != bool(large.width) or small.width > large.width:

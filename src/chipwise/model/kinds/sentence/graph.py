@@ -1,4 +1,4 @@
-"""The ends of a classifier of texts as ONNX nodes: numbers of words in, logits of classes out."""
+"""Input and output of a text classifier as ONNX nodes: word numbers in, logits of classes out."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def _head(s: Stream) -> None:
 
 
 def _metadata(s: Stream) -> dict[str, object]:
-    """The numbers of words that it takes."""
+    """Metadata: number of words per text."""
     stem = s.arch.stem_as(SentenceStem)
     return {"encodes": "classes", "image": list(stem.shape), "numbers": stem.words, "kv": []}
 

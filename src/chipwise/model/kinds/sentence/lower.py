@@ -1,4 +1,4 @@
-"""Operators of a classifier of texts: table, matrix and positions, attention, mean and classes."""
+"""Operators of a text classifier: table, matrix and positions, attention, mean pooling and classes."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""A classifier of texts whose layers may all differ, for ``AutoModelForSequenceClassification``.
+"""A text classifier whose layers may differ from each other, for ``AutoModelForSequenceClassification``.
 
-Load with ``trust_remote_code=True``; needs ``chipwise_blocks.py`` beside it. ``config.arch`` says what the stem and the
-layers are. Texts have a fixed length, as the tokenizer beside it makes them: short ones are filled up in front. Axes: B
-batch, T words, D width.
+Load it with ``trust_remote_code=True``; it needs ``chipwise_blocks.py`` next to it. ``config.arch`` describes the stem
+and the layers. Texts have a fixed length: the folder's tokenizer pads short ones in front. Axes: B batch, T words, D
+width.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ __all__ = ["ChipwiseConfig", "ChipwiseForSequenceClassification"]
 
 
 class Words(nn.Module):
-    """Rows of the table of words, widened by a matrix where they are narrow."""
+    """The word table, followed by a matrix if its rows are narrower than the model."""
 
     def __init__(self, stem: dict[str, Any], width: int) -> None:
         super().__init__()
@@ -58,7 +58,7 @@ class ChipwiseForSequenceClassification(ArchModel):
     def forward(
         self, input_ids: Tensor, labels: Tensor | None = None, return_dict: bool | None = None, **kwargs: object
     ) -> SequenceClassifierOutput | tuple[Tensor, ...]:
-        """Logits (B, classes) of texts (B, T) of the full length, and cross entropy where there are ``labels``."""
+        """Logits (B, classes) of texts (B, T) of the full length, and the cross entropy if ``labels`` are given."""
         x_BTD = self.stem(input_ids) + self.positions.weight
         for layer in self.layers.values():
             x_BTD = layer(x_BTD)

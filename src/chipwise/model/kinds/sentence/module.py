@@ -1,4 +1,4 @@
-"""A classifier of texts as a torch module: the reference that its exported form is held against.
+"""A text classifier as a torch module, the reference for tests of its exported file.
 
 Axes: B batch, T words, D model width, C classes.
 """
@@ -19,7 +19,7 @@ from chipwise.model.nn.fresh import fill
 
 
 class SentenceLayer(nn.Module):
-    """One pre-norm residual layer; every position sees the whole text."""
+    """One pre-norm residual layer with attention over the whole text."""
 
     def __init__(self, arch: ArchSpec, layer: Layer) -> None:
         super().__init__()
@@ -41,7 +41,7 @@ class SentenceLayer(nn.Module):
 
 
 class Words(nn.Module):
-    """Rows of the table of words, widened by a matrix where they are narrow."""
+    """The word table, followed by a matrix if its rows are narrower than the model."""
 
     def __init__(self, stem: SentenceStem, d_model: int) -> None:
         super().__init__()
@@ -55,7 +55,7 @@ class Words(nn.Module):
 
 
 class SentenceClassifier(nn.Module):
-    """A classifier of texts. Parameters are created uninitialised by meaning: call :func:`initialise`."""
+    """A text classifier. Call :func:`initialise` after construction: the parameters are not initialised before."""
 
     def __init__(self, arch: ArchSpec) -> None:
         SENTENCES.require(arch, work="built in torch")
@@ -68,7 +68,7 @@ class SentenceClassifier(nn.Module):
         self.head = nn.Linear(arch.d_model, arch.outputs)
 
     def forward(self, ids_BT: Tensor) -> Tensor:
-        """Logits (B, C) of texts in numbers of words."""
+        """Logits (B, C) of texts given as word numbers."""
         x_BTD = self.stem(ids_BT) + self.positions.weight
         for layer in self.layers.values():
             x_BTD = layer(x_BTD)

@@ -1,7 +1,7 @@
-"""The stem of a classifier of texts: words of a text as rows of a table, which may be narrower than the model.
+"""The stem of a text classifier: a table of words, which may be narrower than the model.
 
 References:
-    Narrow tables with a matrix behind them: Lan et al. 2020, ALBERT, arXiv:1909.11942.
+    Narrow tables followed by a matrix: Lan et al. 2020, ALBERT, arXiv:1909.11942.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ FULL = "full"
 class SentenceStem(Stem):
     """A text of ``tokens`` words, each a row of a table of ``words`` rows; a shorter text begins with row 0.
 
-    Rows of ``width`` values are followed by one matrix to the model's width; 0 is the model's width, without a matrix.
+    Rows of ``width`` values are followed by a matrix to the model's width; with ``width`` 0, rows have the model's
+    width.
     """
 
     reads: ClassVar[Reads] = "request"
@@ -37,27 +38,27 @@ class SentenceStem(Stem):
 
     @property
     def request_tokens(self) -> int:
-        """Positions of a request."""
+        """Positions per request."""
         return self.tokens
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """The numbers of a request."""
+        """Shape of a request's word numbers."""
         return (self.tokens,)
 
     @property
     def table(self) -> str:
-        """The table as a run file writes it."""
+        """Name of the table in a run file."""
         return f"w{self.width}" if self.width else FULL
 
     def table_width(self, d_model: int) -> int:
-        """Values of a row of the table."""
+        """Values per table row."""
         return self.width or d_model
 
     def matrices(self, d_model: int) -> tuple[tuple[int, int], ...]:
-        """Inputs and outputs of the matrix behind the table, if there is one."""
+        """Inputs and outputs of the matrix after the table, if there is one."""
         return ((self.width, d_model),) if self.width else ()
 
     def parameters(self, d_model: int) -> int:
-        """The table and the matrix."""
+        """Parameters of the table and the matrix."""
         return self.words * self.table_width(d_model) + self.width * d_model

@@ -1,1 +1,1 @@
-"""Speech recognisers that write characters, word spotters, and published encoders of sound."""
+"""Audio models: CTC speech recognisers that output characters, and pretrained audio encoders."""

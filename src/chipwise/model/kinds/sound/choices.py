@@ -1,4 +1,4 @@
-"""Choices that only spaces of models that transcribe sound have: how much it is shortened, stretches, modules."""
+"""Choices that only speech recognisers have: stride, local attention, convolution modules."""
 
 from __future__ import annotations
 
@@ -23,12 +23,13 @@ _WINDOW, _MODULE = re.compile(r"local\d+"), re.compile(r"conv\d+")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SoundSpace(Choices):
-    """What sounds are, and the choices that only transcribing models have; each lists the values that may be chosen.
+    """The input sounds, and the choices that only speech recognisers have; each lists the possible values.
 
-    Sounds are log-mel spectrograms of ``size`` frames of 10 ms and ``channels`` bands. ``stride`` is how many times two
-    convolutions shorten them; ``window`` is ``global``, or ``local20`` where positions see those of their own stretch
-    of 20; ``module`` is ``none``, or ``conv15`` for a convolution module of 15 taps in every layer. Which of them go
-    together follows from the sizes: a forbidden value is replaced by the nearest allowed one, as by any condition.
+    Sounds are log-mel spectrograms of ``size`` frames of 10 ms and ``channels`` bands. ``stride`` is the factor by
+    which two convolutions shorten them. ``window`` is ``global``, or ``local20`` for attention within chunks of 20
+    positions. ``module`` is ``none``, or ``conv15`` for a convolution module with 15 taps in every layer. Which values
+    can be combined follows from the sizes; a forbidden value is replaced by the nearest allowed one, as with any
+    condition.
     """
 
     choices: ClassVar[tuple[str, ...]] = ("stride", "window", "module")
@@ -38,7 +39,7 @@ class SoundSpace(Choices):
     off_sheets: ClassVar[str] = "models that transcribe"
 
     size: int  # frames of 10 ms
-    classes: int  # characters, and CTC's blank
+    classes: int  # number of characters, plus CTC's blank
     channels: int = 40  # mel bands
     stride: tuple[Literal[2, 4], ...] = (2, 4)
     window: tuple[str, ...] = (GLOBAL,)
@@ -63,11 +64,11 @@ class SoundSpace(Choices):
 
     @property
     def seconds(self) -> float:
-        """Seconds of a sound."""
+        """Seconds per sound."""
         return self.size / FRAMES_PER_S
 
     def conditions(self, widths: tuple[int, ...]) -> Implied:
-        """What follows from the sizes. Stretches divide the positions.
+        """Conditions that follow from the sizes: attention chunks must divide the positions.
 
         Raises:
             SpecError: No window fits a stride.
@@ -81,7 +82,7 @@ class SoundSpace(Choices):
                 yield {"stride": [stride]}, {"window": fit}
 
     def stem_of(self, choices: Chosen, d_model: int) -> SoundStem:
-        """The stem that ``choices`` describe, for a model of this width: Whisper's, shortened at the end."""
+        """The stem that ``choices`` describe, for a model of this width: Whisper's, with a smaller last stride."""
         strides = (1, 2) if choices["stride"] == 2 else (2, 2)
         return SoundStem(
             seconds=self.seconds,
@@ -107,7 +108,7 @@ class SoundSpace(Choices):
         return Layer(attention=attention, ffn=biased, conv=module_of(chosen["module"]))
 
     def arch(self, chosen: Chosen, layers: Iterable[Layer], whole: Whole) -> ArchSpec:
-        """The transcribing model of ``layers`` with the stem of ``chosen``."""
+        """The speech recogniser of ``layers`` with the stem that ``chosen`` describes."""
         stem = self.stem_of(chosen, whole.d_model)
         return ArchSpec(
             name=whole.name,
@@ -122,21 +123,21 @@ class SoundSpace(Choices):
         )
 
     def request_tokens(self, chosen: Chosen) -> int:
-        """Positions of a request."""
+        """Positions per request."""
         return self.size // int(chosen["stride"])
 
     def other_input(self, arch: ArchSpec, *, run: str) -> str:
-        """Whether ``arch`` does not take audio."""
+        """Why ``arch`` cannot read this run's sounds; empty if it can."""
         return "" if arch.reads == "sound" else f"{arch.name} reads no sound, but {run} has sounds"
 
 
 def _fits(chunk: int, positions: int) -> bool:
-    """Whether chunks of ``chunk`` divide the positions evenly, into more than one."""
+    """Whether ``chunk`` divides the positions evenly into more than one chunk."""
     return chunk < positions and positions % chunk == 0
 
 
 def window_of(window: str) -> int | None:
-    """Positions of a stretch, as the run file writes it; None if positions see all.
+    """Positions per attention chunk, from its name in a run file; None for global attention.
 
     >>> window_of("local20"), window_of("global")
     (20, None)
@@ -145,7 +146,7 @@ def window_of(window: str) -> int | None:
 
 
 def taps_of(module: str) -> int:
-    """Taps of a convolution module, as the run file writes it; 0 is none.
+    """Taps of a convolution module, from its name in a run file; 0 is none.
 
     >>> taps_of("conv15"), taps_of("none")
     (15, 0)

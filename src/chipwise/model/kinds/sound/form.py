@@ -1,8 +1,8 @@
-"""Transcribing models that chipwise builds, trains and exports itself.
+"""CTC speech recognisers that chipwise builds, trains and exports itself.
 
-Two convolutions over log-mel frames that shorten the sound (Whisper); pre-norm layers of attention over the whole sound
-or within stretches of it, perhaps a convolution module (Conformer), and a feed-forward; a matrix over characters at
-every position, one of which is CTC's blank.
+Such a model has two convolutions over log-mel frames that shorten the sound (Whisper); pre-norm layers with global or
+chunked attention, optionally a convolution module (Conformer), and a feed-forward; and at every position a matrix over
+characters, one of which is CTC's blank.
 
 References:
     Radford et al. 2022 (Whisper), arXiv:2212.04356; Gulati et al. 2020 (Conformer), arXiv:2005.08100.
@@ -23,19 +23,19 @@ from chipwise.model.kinds.form import Form, Modelling, Sketch
 from chipwise.model.kinds.sound import lower, weights
 from chipwise.model.kinds.sound.stem import Ctc, SoundConv, SoundStem
 
-GLOBAL = "global"  # attention to the whole sound
+GLOBAL = "global"  # attention over the whole sound
 UNTRAINED = "published models that hear are exported and measured alone"
-KERNEL, STRIDES = 3, (1, 2)  # of the convolutions over frames
-_FREE = {"stem", "classes", "head", "causal", "chunk", "conv", "norm"}  # later fields that transcribing models set
+KERNEL, STRIDES = 3, (1, 2)  # kernel size and strides of the convolutions over frames
+_FREE = {"stem", "classes", "head", "causal", "chunk", "conv", "norm"}  # ``later`` fields that speech recognisers set
 
 
 def transcribes(arch: ArchSpec) -> bool:
-    """Whether ``arch`` is of this kind: sound with a learned table of positions, which published models lack."""
+    """Whether ``arch`` is of this kind: audio with learned positions, which pretrained audio encoders do not have."""
     return isinstance(arch.stem, SoundStem) and arch.positions == "learned"
 
 
 def frame_conv(channels: int, stride: int) -> SoundConv:
-    """One of the convolutions over frames that are built: three frames, as many outputs as ``stride`` leaves."""
+    """A convolution over frames that chipwise builds: kernel 3, with this stride, padded."""
     return SoundConv(channels=channels, kernel=KERNEL, stride=stride, pad=KERNEL // 2)
 
 
@@ -66,7 +66,7 @@ def _layer_departures(layer: Layer, positions: int) -> Iterator[str]:
 
 
 def sketch(arch: ArchSpec) -> Sketch:
-    """How much the sound is shortened, what positions see, and the module."""
+    """The words that describe stride, attention and convolution module in a design's summary."""
     first = arch.layers[0]
     seen = GLOBAL if first.attention is None or first.attention.chunk is None else f"local{first.attention.chunk}"
     module = f" conv{first.conv.taps}" if first.conv is not None else ""
@@ -75,7 +75,7 @@ def sketch(arch: ArchSpec) -> Sketch:
 
 
 def not_cut(sub: ArchSpec, whole: ArchSpec) -> None:
-    """Refuses every model of sound.
+    """Raises an error: audio models cannot be cut from a larger one.
 
     Raises:
         SpecError: Always.

@@ -1,4 +1,4 @@
-"""The ends of a transcribing model as ONNX nodes: spectrograms in, logits of every position out."""
+"""Input and output of a speech recogniser as ONNX nodes: spectrograms in, logits of every position out."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def _stem(s: Stream) -> None:
 
 
 def attend(s: Stream, layer: int, block: Attention, x: str, key: str, last: bool) -> str:
-    """Scores and values over the whole sound, or within stretches of it, which no value is moved for."""
+    """Attention over the whole sound, or within chunks (by a reshape, which moves no values)."""
     d, place = s.arch.d_model, f"layers.{layer}.attention"
     if block.chunk is None:
         return add_heads(s.graph, block, layer=layer, x=x, d_model=d, mask=None)
@@ -25,7 +25,7 @@ def attend(s: Stream, layer: int, block: Attention, x: str, key: str, last: bool
 
 
 def _metadata(s: Stream) -> dict[str, object]:
-    """The spectrogram that it takes."""
+    """Metadata: shape of the spectrogram."""
     stem = s.arch.stem_as(SoundStem)
     return {"encodes": "characters", "image": list(stem.shape), "seconds": stem.seconds, "kv": []}
 

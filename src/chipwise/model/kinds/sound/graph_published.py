@@ -1,4 +1,4 @@
-"""The ends of a published model that hears as ONNX nodes: sound in, states or logits of positions out."""
+"""Input and output of a pretrained audio encoder as ONNX nodes: sound in, states or logits of positions out."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def _stem(s: Stream) -> None:
 
 
 def _head(s: Stream) -> None:
-    """``logits`` (B, positions, characters), or ``states`` (B, positions, D) of a model without a head."""
+    """``logits`` (B, positions, characters), or ``states`` (B, positions, D) if the model has no head."""
     x, graph, arch = s.end(), s.graph, s.arch
     stem = arch.stem_as(SoundStem)
     length: int | str = stem.tokens if stem.position_rows else "positions"
@@ -27,9 +27,9 @@ def _head(s: Stream) -> None:
 
 
 def _metadata(s: Stream) -> dict[str, object]:
-    """What it gives, and a usual request's sound.
+    """Metadata: shape of the output, and the length of a typical sound.
 
-    ``gives`` is the shape of a request's output, which the graph leaves open where sounds may have any length.
+    ``gives`` is the shape of a request's output, which is dynamic in the graph if sounds may have any length.
     """
     stem = s.arch.stem_as(SoundStem)
     ctc = isinstance(s.arch.head, Ctc)

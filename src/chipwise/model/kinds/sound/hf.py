@@ -1,4 +1,4 @@
-"""wav2vec 2.0, HuBERT and Whisper's encoder in Hugging Face folders: the names of their weights.
+"""wav2vec 2.0, HuBERT and Whisper's encoder in Hugging Face folders: names of weights.
 
 References:
     Names on disk: ``Wav2Vec2ForCTC``, ``HubertForCTC`` and ``WhisperForConditionalGeneration`` of transformers.
@@ -15,7 +15,7 @@ from chipwise.model.arch.arch import ArchSpec
 from chipwise.model.kinds.form import Checkpoint, HfFolders, Tensors
 
 FAMILIES = ("hubert", "wav2vec2", "whisper")
-_CHANGES = ("add_adapter", "adapter_attn_dim", "conv_pos_batch_norm")  # fields that give other logits where set
+_CHANGES = ("add_adapter", "adapter_attn_dim", "conv_pos_batch_norm")  # fields that change the logits if they are set
 _PREFIX = re.compile(r"^(wav2vec2|hubert|model)\.")
 _LAYER = re.compile(r"encoder\.layers\.(\d+)\.(.+)\.(weight|bias)")
 _CONV = re.compile(r"feature_extractor\.conv_layers\.(\d+)\.(conv|layer_norm)\.(weight|bias)")
@@ -61,7 +61,7 @@ def check_config(config: Mapping[str, object]) -> None:
     """Rejects config options that the exporter ignores.
 
     Raises:
-        Unsupported: Something would; names the field.
+        Unsupported: A field is set that would change the output; the error names it.
     """
     for name in _CHANGES:
         if config.get(name):
@@ -71,13 +71,13 @@ def check_config(config: Mapping[str, object]) -> None:
 
 
 def _read(arch: ArchSpec, held: Checkpoint) -> tuple[ArchSpec, Tensors]:
-    """The weights of an encoder and its head alone."""
+    """Reads only the weights of the encoder and its head."""
     check_config(held.config)
-    after = arch.norm_place == "post"  # the norm beside the layers is then the embedding's
+    after = arch.norm_place == "post"  # then ``layer_norm`` is the norm of the embedding
     found: dict[str, Float32Array] = {}
     for full, value in held.tensors:
         name = _PREFIX.sub("", full)
-        if name.startswith("decoder.") or name == "proj_out.weight":  # Whisper's
+        if name.startswith("decoder.") or name == "proj_out.weight":  # Whisper's decoder
             continue
         found[_name(name, after=after) or full] = value
     return arch, found

@@ -1,4 +1,4 @@
-"""Operators of models that hear before and behind their layers, and of attention over a sound."""
+"""Operators of audio models outside their layers, and of attention over a sound."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def _sound(at: Pass) -> None:
 
 
 def _attend(at: Pass, layer: int, block: Attention, weights: str, last: bool) -> Named:
-    """Attention over all positions, or within stretches of them."""
+    """The operators of attention over all positions, or within chunks."""
     sizes = {"rows": at.rows, "tokens": block.chunk or at.tokens}
     return lower_encoder(block, d_model=at.arch.d_model, weights=weights, **sizes)
 

@@ -1,9 +1,9 @@
-"""A transcribing model whose layers may all differ, for ``AutoModelForCTC`` with ``trust_remote_code=True``.
+"""A speech recogniser whose layers may differ from each other, for ``AutoModelForCTC`` with ``trust_remote_code=True``.
 
-Needs ``chipwise_blocks.py`` beside it. ``config.arch`` says what the stem and the layers are: two convolutions
-over log-mel frames; pre-norm layers of attention over the whole sound or within stretches, perhaps a convolution
-module, and feed-forwards; characters at every position, of which the first is CTC's blank. Axes: B batch, M bands,
-T frames or positions, C channels, D width.
+Needs ``chipwise_blocks.py`` next to it. ``config.arch`` describes the stem and the layers: two convolutions over
+log-mel frames; pre-norm layers of global or chunked attention, optionally a convolution module, and feed-forwards; and
+a matrix over characters at every position, of which the first is CTC's blank. Axes: B batch, M bands, T frames or
+positions, C channels, D width.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ __all__ = ["ChipwiseConfig", "ChipwiseForCTC"]
 
 
 class Frames(nn.Module):
-    """Convolutions over frames, as matrices times neighbouring frames side by side."""
+    """Convolutions over frames, as matrices times concatenated neighbouring frames."""
 
     def __init__(self, stem: dict[str, Any]) -> None:
         super().__init__()
@@ -48,7 +48,7 @@ class Frames(nn.Module):
 
 
 class StretchAttentionBlock(AttentionBlock):
-    """Every position sees all others, or those of its own stretch."""
+    """Attention over all positions, or within chunks."""
 
     def __init__(self, block: dict[str, Any], arch: dict[str, Any], number: int) -> None:
         super().__init__(block, arch, number)
@@ -61,7 +61,7 @@ class StretchAttentionBlock(AttentionBlock):
 
 
 class ConvModule(nn.Module):
-    """A gate, a depthwise filter over neighbouring positions, a norm, and out."""
+    """Gated projection, depthwise filter over neighbouring positions, norm, output projection."""
 
     def __init__(self, block: dict[str, Any], arch: dict[str, Any], number: int) -> None:
         super().__init__()
@@ -78,7 +78,7 @@ class ConvModule(nn.Module):
 
 
 class ChipwiseForCTC(ArchModel):
-    """The transcribing model."""
+    """The speech recogniser."""
 
     main_input_name = "input_features"
 
@@ -95,9 +95,9 @@ class ChipwiseForCTC(ArchModel):
     def forward(
         self, input_features: Tensor, labels: Tensor | None = None, return_dict: bool | None = None, **kwargs: object
     ) -> CausalLMOutput | tuple[Tensor, ...]:
-        """Logits (B, T, characters) of log-mel spectrograms (B, M, T), and CTC's loss where there are ``labels``.
+        """Logits (B, T, characters) of log-mel spectrograms (B, M, T), and the CTC loss if ``labels`` are given.
 
-        Labels (B, L) are numbers of characters from 1 on; 0 fills shorter texts up.
+        Labels (B, L) are character numbers from 1; shorter texts are padded with 0.
         """
         x_BTD = self.stem(input_features) + self.positions.weight
         for layer in self.layers.values():

@@ -1,4 +1,4 @@
-"""A transcribing model as a torch module: the reference that its exported form is held against.
+"""A CTC speech recogniser as a torch module, the reference for tests of its exported file.
 
 Axes: B batch, M bands, T positions, D model width, V characters (the first is CTC's blank).
 """
@@ -20,7 +20,7 @@ from chipwise.model.nn.fresh import fill
 
 
 class SoundLayer(nn.Module):
-    """One pre-norm residual layer; positions see the whole sound, or those of their stretch."""
+    """One pre-norm residual layer with attention over the whole sound or within chunks."""
 
     def __init__(self, arch: ArchSpec, layer: Layer) -> None:
         super().__init__()
@@ -52,7 +52,7 @@ class SoundLayer(nn.Module):
 
 
 class Transcriber(nn.Module):
-    """A transcribing model. Parameters are created uninitialised by meaning: call :func:`initialise`."""
+    """A speech recogniser. Call :func:`initialise` after construction: the parameters are not initialised before."""
 
     def __init__(self, arch: ArchSpec) -> None:
         TRANSCRIBER.require(arch, work="built in torch")

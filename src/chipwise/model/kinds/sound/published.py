@@ -1,8 +1,8 @@
-"""Pretrained audio encoders (export only, no training): wav2vec 2.0, HuBERT, and
-Whisper's encoder.
+"""Pretrained audio encoders (export only, no training): wav2vec 2.0, HuBERT, and Whisper's encoder.
 
-Convolutions over samples or log-mel frames, perhaps a matrix; positions by a wide convolution or a table; layers of
-attention over the whole sound, with norms before or after their blocks; a matrix over characters, or none.
+They have convolutions over samples or log-mel frames, optionally a matrix, positions by a wide convolution or a table,
+layers of attention over the whole sound with norms before or after their blocks, and optionally a matrix over
+characters.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _FREE = {"stem", "classes", "head", "causal", "norm_place", "embedding_norm", "f
 
 
 def encoder_of(arch: ArchSpec) -> ArchSpec:
-    """The encoder of a model that hears and writes, as a model of its own; any other model as it is."""
+    """The encoder of a speech-to-text encoder-decoder, as a separate model; other models are returned unchanged."""
     if arch.encoder_stem is None:
         return arch
     return replace(
@@ -42,7 +42,7 @@ def encoder_of(arch: ArchSpec) -> ArchSpec:
 
 
 def encoder_alone(arch: ArchSpec) -> ArchSpec:
-    """As :func:`encoder_of`, with a name that says so: ``encoder of whisper-tiny``."""
+    """As :func:`encoder_of`, but renamed, for example to ``encoder of whisper-tiny``."""
     found = encoder_of(arch)
     return arch if found is arch else replace(found, name=f"encoder of {arch.name}")
 

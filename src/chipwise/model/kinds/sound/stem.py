@@ -2,9 +2,9 @@
 
 References:
     Two convolutions over log-mel frames: Radford et al. 2022 (Whisper), arXiv:2212.04356. Seven over samples, and a
-    wide one that tells positions: Baevski et al. 2020 (wav2vec 2.0), arXiv:2006.11477. Three over samples: Jeffries et
-    al. 2024 (Moonshine), arXiv:2410.15608. Convolutions over frames and bands: Gulati et al. 2020 (Conformer),
-    arXiv:2005.08100; separated by channel: Rekesh et al. 2023 (Fast Conformer), arXiv:2305.05084.
+    wide one for positions: Baevski et al. 2020 (wav2vec 2.0), arXiv:2006.11477. Three over samples: Jeffries et al.
+    2024 (Moonshine), arXiv:2410.15608. Convolutions over frames and bands: Gulati et al. 2020 (Conformer),
+    arXiv:2005.08100; depthwise separable: Rekesh et al. 2023 (Fast Conformer), arXiv:2305.05084.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ LONGEST_S = 24 * 3600.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SoundConv:
-    """One convolution, and the activation after it; with ``axes=2`` it goes over frames and bands alike."""
+    """One convolution and the activation after it. In a stem with ``axes=2`` it runs over frames and bands."""
 
-    channels: int  # of its output
+    channels: int  # output channels
     kernel: int  # taps along each axis
     stride: int = 1
     pad: int = 0  # zeros at each end
     groups: int = 1
     bias: bool = True
-    norm: Literal["none", "group", "layer"] = "none"  # with a weight and a bias a channel
+    norm: Literal["none", "group", "layer"] = "none"  # with a weight and a bias per channel
     activation: Literal["gelu", "relu", "tanh", "none"] = "gelu"
 
     def __post_init__(self) -> None:
@@ -43,16 +43,16 @@ class SoundConv:
             raise SpecError(f"{self.groups} groups do not divide {self.channels} channels", field="groups")
 
     def out(self, length: int) -> int:
-        """Outputs of ``length`` inputs along one axis."""
+        """Output length for ``length`` inputs along one axis."""
         return max(0, (length + 2 * self.pad - self.kernel) // self.stride + 1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SoundStem(Stem):
-    """A sound of ``seconds`` as positions: convolutions over its frames, then perhaps a matrix.
+    """Turns a sound of ``seconds`` into positions: convolutions over its frames, optionally followed by a matrix.
 
-    ``rate`` frames a second of ``channels`` values each: 100 log-mel frames of 80 bands, or 16,000 samples of one
-    value. A request reads ``seconds`` of sound.
+    The input has ``rate`` frames per second with ``channels`` values each: 100 log-mel frames of 80 bands, or 16,000
+    samples of one value.
     """
 
     reads: ClassVar[Reads] = "sound"
@@ -60,12 +60,12 @@ class SoundStem(Stem):
     rate: float
     channels: int
     convs: tuple[SoundConv, ...]
-    axes: int = 1  # that convolutions go over: 1, frames; 2, frames and bands, so that channels begin with one
-    matrix: bool = False  # from what the convolutions leave of a frame to the model's width, with a bias
-    matrix_norm: bool = False  # a LayerNorm before it
-    position_taps: int = 0  # of a grouped convolution whose result is added (wav2vec 2.0); 0 is none
+    axes: int = 1  # axes of the convolutions: 1 is frames; 2 is frames and bands, with 1 input channel
+    matrix: bool = False  # whether a matrix with a bias maps the convolutions' output to the model's width
+    matrix_norm: bool = False  # a LayerNorm before that matrix
+    position_taps: int = 0  # taps of a grouped convolution that adds positions (wav2vec 2.0); 0 is none
     position_groups: int = 1
-    position_rows: int = 0  # of a table that is added (Whisper's sinusoids)
+    position_rows: int = 0  # rows of a position table that is added (Whisper's sinusoids)
     mask_token: bool = False  # a vector for hidden positions, which only training uses
     prefix_tokens: int = 0
 
@@ -90,11 +90,11 @@ class SoundStem(Stem):
 
     @property
     def frames(self) -> int:
-        """Frames or samples of a request."""
+        """Frames or samples per request."""
         return round(self.seconds * self.rate)
 
     def areas(self) -> tuple[int, ...]:
-        """Frames (with two axes, times bands) of the input and of what each convolution leaves."""
+        """Frames (with two axes, times bands) of the input and of each convolution's output."""
         return tuple(time * bands for time, bands in self._sizes())
 
     def _sizes(self) -> list[tuple[int, int]]:
@@ -111,17 +111,17 @@ class SoundStem(Stem):
 
     @property
     def values(self) -> int:
-        """Values of a position before the matrix."""
+        """Values per position before the matrix."""
         return self.convs[-1].channels * self._sizes()[-1][1]
 
     @property
     def tokens(self) -> int:
-        """Positions of a request."""
+        """Positions per request."""
         return self._sizes()[-1][0] + self.prefix_tokens
 
     @property
     def request_tokens(self) -> int:
-        """Positions of a request."""
+        """Positions per request."""
         return self.tokens
 
     @property
@@ -135,17 +135,17 @@ class SoundStem(Stem):
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Bands and frames of a request."""
+        """Shape of a request: bands and frames."""
         return (self.channels, self.frames)
 
     def matrices(self, d_model: int) -> tuple[tuple[int, int], ...]:
-        """Inputs and outputs of each matrix: of the convolutions without groups over frames, and of the last one."""
+        """Inputs and outputs of each matrix: ungrouped convolutions over frames, and the last matrix."""
         dense = zip(self.convs, self.conv_inputs(), strict=True)
         found = [(conv.kernel**self.axes * into, conv.channels) for conv, into in dense if conv.groups == 1]
         return (*found, *(((self.values, d_model),) if self.matrix else ()))
 
     def parameters(self, d_model: int) -> int:
-        """Convolutions with biases and norms, the matrix, what tells positions, and the mask's vector."""
+        """Parameters of convolutions, norms, the matrix, position embeddings and the mask vector."""
         total = 0
         for conv, into in zip(self.convs, self.conv_inputs(), strict=True):
             norm = 0 if conv.norm == "none" else 2
@@ -154,14 +154,14 @@ class SoundStem(Stem):
             total += (self.values + 1) * d_model
         if self.matrix_norm:
             total += 2 * self.values
-        if self.position_taps:  # with a weight norm: a length for each tap
+        if self.position_taps:  # weight norm has one norm per tap
             total += d_model * (d_model // self.position_groups * self.position_taps + 1) + self.position_taps
         return total + (self.position_rows + self.mask_token) * d_model
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ctc(Head):
-    """A matrix with a bias over ``count`` characters, at each position."""
+    """A CTC head: a matrix with a bias over ``count`` characters at each position."""
 
     name: ClassVar[str] = "ctc"
     count: int
@@ -171,17 +171,17 @@ class Ctc(Head):
         check_classes(self.count, self.name)
 
     def output_rows(self, stem: Stem) -> int:
-        """The characters."""
+        """Number of characters."""
         return self.count
 
     def vector_parameters(self, trunk: Trunk, stem: Stem) -> int:
-        """The bias."""
+        """Parameters of the bias."""
         return self.count
 
     def parameters(self, trunk: Trunk, stem: Stem) -> int:
-        """The matrix and its bias."""
+        """Parameters of the matrix and its bias."""
         return self.count * (trunk.d_model + 1)
 
     def record(self) -> Mapping[str, object]:
-        """The number of characters."""
+        """Record of the number of characters."""
         return {"head": self.name, "classes": self.count}

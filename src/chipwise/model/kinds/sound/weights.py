@@ -1,4 +1,4 @@
-"""Weights before and behind the layers of models that hear: those that are trained here, and published ones."""
+"""Weights of speech recognisers and pretrained audio encoders outside their layers."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def sound(arch: ArchSpec) -> Shapes:
 
 
 def characters(arch: ArchSpec) -> Shapes:
-    """The last norm, and the matrix over characters, each where there is one."""
+    """The last norm and the matrix over characters, if there are any."""
     if arch.final_norm:
         yield from norm(arch, "norm")
     if isinstance(arch.head, Ctc):

@@ -1,4 +1,4 @@
-"""Designs of decoders of text: grouped-query attention, and a table of tokens that may be the head too."""
+"""Builds text decoders from choices: grouped-query attention, and a head that may be tied to the token table."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from chipwise.model.kinds.choices import Choices, Chosen, Whole
 
 
 class TextChoices(Choices):
-    """Decoders of text, which have no choices of their own: those of every space are theirs."""
+    """Text decoders, which have only the choices that all spaces have."""
 
     __slots__ = ()
     noun = "text"
@@ -23,7 +23,7 @@ class TextChoices(Choices):
     outputs = 0
 
     def attention(self, heads: tuple[int, ...], kv_heads: tuple[int, ...]) -> tuple[tuple[int, ...], ...]:
-        """Heads and KV heads that divide them."""
+        """Possible (heads, KV heads), where KV heads divide heads."""
         return tuple((many, few) for many, few in itertools.product(heads, kv_heads) if many % few == 0)
 
     def layer(self, chosen: Chosen, parts: tuple[int, ...], *, head_size: int, ffn: AnyFeedForward | None) -> Layer:
@@ -32,7 +32,7 @@ class TextChoices(Choices):
         return Layer(attention=Attention(heads=heads, kv_heads=kv_heads, head_size=head_size), ffn=ffn)
 
     def arch(self, chosen: Chosen, layers: Iterable[Layer], whole: Whole) -> ArchSpec:
-        """The decoder of ``layers`` with the vocabulary of ``chosen``."""
+        """The decoder of ``layers`` with the vocabulary size in ``chosen``."""
         return ArchSpec(
             name=whole.name,
             stem=Tokens(vocab_size=chosen["vocab_size"]),
@@ -44,7 +44,7 @@ class TextChoices(Choices):
         )
 
     def request_tokens(self, chosen: Chosen) -> int:
-        """0: as many as a request holds."""
+        """0: requests have no fixed length."""
         return 0
 
 

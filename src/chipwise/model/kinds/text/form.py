@@ -1,6 +1,6 @@
-"""Decoders of text that chipwise builds, trains and exports itself. Others can only be estimated.
+"""Text decoders that chipwise builds, trains and exports itself. For other decoders it only estimates costs.
 
-Such a model is pre-norm, with grouped-query attention and one feed-forward a layer, and a head over the vocabulary.
+Such a model is pre-norm, with grouped-query attention and one feed-forward per layer, and a head over the vocabulary.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from chipwise.model.arch.mixers import Attention
 from chipwise.model.kinds.form import Form, Modelling, random_tokens
 from chipwise.model.kinds.text import lower, weights
 
-_FREE = {"attention_conv", "ffn_conv"}  # later fields that are built all the same
+_FREE = {"attention_conv", "ffn_conv"}  # ``later`` fields that are built
 
 
 def _departures(arch: ArchSpec) -> Iterator[str]:

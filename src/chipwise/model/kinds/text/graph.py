@@ -1,4 +1,4 @@
-"""The ends of a decoder as ONNX nodes, and attention with a cache."""
+"""Input and output of a decoder as ONNX nodes, and attention with a KV cache."""
 
 from __future__ import annotations
 

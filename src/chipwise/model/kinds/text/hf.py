@@ -1,4 +1,4 @@
-"""Decoders in Hugging Face folders: the names of Llama's weights, which most share, and of GPT-2's."""
+"""Decoders in Hugging Face folders: names of weights in Llama (which most families share) and GPT-2."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def _write(arch: ArchSpec, weights: Tensors) -> tuple[dict[str, object], Tensors
 
 
 def _llama_name(name: str) -> str:
-    """The name in a Llama-style checkpoint of the weight that is ``name`` here."""
+    """The name in a Llama-style checkpoint of chipwise's weight ``name``."""
     if name in _OUTSIDE:
         return _OUTSIDE[name]
     _, number, rest = name.split(".", 2)
@@ -56,7 +56,7 @@ def _read_gpt2(arch: ArchSpec, held: Checkpoint) -> tuple[ArchSpec, Tensors]:
 
 
 def _from_gpt2(tensors: Iterable[tuple[str, Float32Array]]) -> Iterator[tuple[str, Float32Array]]:
-    """GPT-2's weights by our names: its Conv1D matrices are (in, out), its q, k and v are one."""
+    """GPT-2's weights under chipwise's names: its Conv1D matrices are (in, out), and its q, k and v are one matrix."""
     outside = {"wte.weight": "embedding.weight", "wpe.weight": "positions.weight"}
     blocks = {
         "ln_1": "attention_norm",

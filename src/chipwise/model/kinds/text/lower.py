@@ -1,4 +1,4 @@
-"""Operators of a decoder before and behind its layers, and of attention with a cache."""
+"""Operators of a decoder outside its layers, and of attention with a KV cache."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from chipwise.model.blocks.lowering import Named, Operators, Pass, Place
 
 
 def last_mixing(arch: ArchSpec) -> Place | None:
-    """The last block in which a position looks at others: an attention, or what has a convolution; None without one.
+    """The last block that mixes positions: an attention, or a block with a convolution; None if there is none.
 
-    After an attention's scores and values, or after the convolution of a feed-forward, no position looks at another,
-    so only the last of each sequence is carried on.
+    After that block's attention or convolution, positions are independent, so only the last one of each sequence is
+    computed further.
     """
     found: Place | None = None
     for i, layer in enumerate(arch.layers):

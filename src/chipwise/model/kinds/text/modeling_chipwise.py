@@ -1,8 +1,8 @@
-"""A decoder language model whose layers may all differ, for ``AutoModelForCausalLM`` with ``trust_remote_code=True``.
+"""A decoder whose layers may differ from each other, for ``AutoModelForCausalLM`` with ``trust_remote_code=True``.
 
-Needs ``chipwise_blocks.py`` beside it. ``config.arch`` says what the layers are: each has an attention block,
-a feed-forward block, or both, every one behind its norm and added to the residual stream; a layer may use the weights
-of an earlier one. Axes: B batch, T new tokens, S all tokens, N heads, H head size, D model width.
+Needs ``chipwise_blocks.py`` next to it. ``config.arch`` describes the layers: each has an attention block, a
+feed-forward block, or both, each with a norm before it and a residual connection; a layer may share the weights of an
+earlier one. Axes: B batch, T new tokens, S all tokens, N heads, H head size, D model width.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ __all__ = ["ChipwiseConfig", "ChipwiseForCausalLM"]
 
 @dataclass(frozen=True)
 class Places:
-    """The new tokens' ``position`` (B or 1, T), what they see (B or 1, 1, T, S), and ``real`` (B, T): 0 on padding."""
+    """The new tokens' ``position`` (B or 1, T), attention mask (B or 1, 1, T, S), and ``real`` (B, T): 0 at padding."""
 
     position: Tensor
     visible: Tensor
@@ -39,7 +39,7 @@ class Places:
 
 
 def rotate(x_BNTH: Tensor, angle_BTH: Tensor) -> Tensor:
-    """``x_BNTH`` turned by its positions' angles, which hold half a head each."""
+    """``x_BNTH`` rotated by its positions' angles; cosines and sines hold half a head each."""
     cos, sin = angle_BTH.cos().float(), angle_BTH.sin().float()
     cos = torch.cat((cos, cos), dim=-1)[:, None].to(x_BNTH.dtype)
     sin = torch.cat((-sin, sin), dim=-1)[:, None].to(x_BNTH.dtype)
@@ -47,14 +47,14 @@ def rotate(x_BNTH: Tensor, angle_BTH: Tensor) -> Tensor:
 
 
 class ShortConv(nn.Module):
-    """``x + conv(x)``: the last positions' inputs, weighed channel by channel; the last tap is the position itself."""
+    """``x + conv(x)``: a depthwise convolution over the last positions; the last tap is the position itself."""
 
     def __init__(self, width: int, taps: int) -> None:
         super().__init__()
         self.weight = nn.Parameter(torch.zeros(width, 1, taps))
 
     def forward(self, x_BTD: Tensor, real_BT: Tensor | None, cache: DynamicCache | None, slot: int) -> Tensor:
-        """The result. Inputs are kept in ``slot`` of ``cache`` as keys of one head; padding (0 in ``real_BT``) is 0."""
+        """The result. ``slot`` of ``cache`` keeps inputs as keys of one head; padding (0 in ``real_BT``) becomes 0."""
         x_BTD = x_BTD if real_BT is None else x_BTD * real_BT[..., None].to(x_BTD.dtype)
         seen, taps, tokens = x_BTD, self.weight.shape[-1], x_BTD.shape[1]
         if cache is not None:
@@ -66,7 +66,7 @@ class ShortConv(nn.Module):
 
 
 class DecoderAttentionBlock(Projections):
-    """Grouped-query self-attention with rotary positions or none."""
+    """Grouped-query self-attention, with rotary positions or without positions."""
 
     def __init__(self, block: dict[str, Any], arch: dict[str, Any], number: int) -> None:
         super().__init__(block, arch, number)
@@ -125,7 +125,7 @@ class DecoderLayer(nn.Module):
 
 
 class ChipwiseForCausalLM(TextModel, GenerationMixin):
-    """The model with its head; the head is the token table where they are tied."""
+    """The model with its head, which is the token table if they are tied."""
 
     _no_split_modules = ("DecoderLayer",)
 
@@ -181,9 +181,9 @@ class ChipwiseForCausalLM(TextModel, GenerationMixin):
             x_BTD = x_BTD + self.positions(position_ids)
         real_BT = None if attention_mask is None else attention_mask[:, past:total]
         at = Places(position=position_ids, visible=visible, real=real_BT)
-        slots = count()  # of the cache, in the order of use: an attention, a convolution; shared weights' each use anew
+        slots = count()  # cache slots in order of use: one per attention and convolution, also when weights are shared
         if past_key_values is not None and not self.remembers:
-            one_B1T1 = x_BTD[:, None, :, :1]  # kept for its length alone, which counts the positions
+            one_B1T1 = x_BTD[:, None, :, :1]  # cached only because its length counts the positions
             past_key_values.update(one_B1T1, one_B1T1, 0)
         for owner in self.order:
             x_BTD = self.layers[owner](x_BTD, at, past_key_values, slots)
@@ -197,7 +197,7 @@ class ChipwiseForCausalLM(TextModel, GenerationMixin):
 
 
 def _causal(tokens: int, total: int, attention_mask: Tensor | None, device: torch.device) -> Tensor:
-    """What each new token may see, (B or 1, 1, T, S); itself always, so that padding stays finite."""
+    """Causal mask of the new tokens, (B or 1, 1, T, S); a token always sees itself, so that padding stays finite."""
     query = torch.arange(total - tokens, total, device=device)[:, None]
     key = torch.arange(total, device=device)[None]
     visible = (key <= query)[None, None]

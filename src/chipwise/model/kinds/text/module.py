@@ -1,4 +1,4 @@
-"""An ArchSpec as a torch module: the reference that every exported form is held against.
+"""A text decoder as a torch module, the reference for tests of every exported file.
 
 Axes: B batch, T tokens, D model width, V vocabulary.
 """
@@ -22,12 +22,12 @@ from chipwise.model.kinds.text.form import DECODER
 from chipwise.model.nn import rotary
 from chipwise.model.nn.fresh import fill
 
-Cache = tuple[Tensor, ...]  # of a layer: keys and values (B, kv_heads, S, H), then what its convolutions saw last
+Cache = tuple[Tensor, ...]  # per layer: keys and values (B, kv_heads, S, H), then the convolutions' last inputs
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Past:
-    """What passes so far left: how many tokens they read, and each layer's cache."""
+    """State after previous passes: number of tokens read, and each layer's cache."""
 
     tokens: int
     caches: list[Cache | None]
@@ -71,9 +71,10 @@ class LayerModule(nn.Module):
 
 
 class Transformer(nn.Module):
-    """A decoder language model. Parameters are created uninitialised by meaning: call :func:`initialise`.
+    """A decoder language model. Call :func:`initialise` after construction: the parameters are not initialised before.
 
-    Layers that share weights are one module: ``layers`` holds the owners under their numbers, ``order`` who runs when.
+    Layers that share weights are one module: ``layers`` holds weight owners by number, ``order`` the owner to run at
+    each depth.
     """
 
     def __init__(self, arch: ArchSpec) -> None:
@@ -90,17 +91,17 @@ class Transformer(nn.Module):
         self._angles: dict[tuple[int, torch.device], tuple[Tensor, Tensor]] = {}
 
     def forward(self, tokens_BT: Tensor, past: Past | None = None) -> tuple[Tensor, Past]:
-        """Logits (B, T, V) of every position, and what the next pass must know."""
+        """Logits (B, T, V) of every position, and the state for the next pass."""
         x_BTD, new = self.hidden(tokens_BT, past)
         return F.linear(x_BTD, self.head_table), new
 
     @property
     def head_table(self) -> Tensor:
-        """The head's matrix (V, D): the token table where they are tied."""
+        """The head's matrix (V, D): the token table if they are tied."""
         return self.embedding.weight if self.head is None else self.head.weight
 
     def hidden(self, tokens_BT: Tensor, past: Past | None = None) -> tuple[Tensor, Past]:
-        """Inputs of the head (B, T, D), after the final norm, and what the next pass must know."""
+        """Inputs of the head (B, T, D), after the final norm, and the state for the next pass."""
         past = past or Past(tokens=0, caches=[None] * len(self.order))
         start, end = past.tokens, past.tokens + tokens_BT.shape[1]
         x_BTD = self.embedding(tokens_BT)

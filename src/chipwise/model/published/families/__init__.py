@@ -1,6 +1,7 @@
-"""Configs of well-known models, one file per family, as their ``config.json`` states them.
+"""Configs of well-known models, one file per family, copied from their ``config.json``.
 
-A repository that only tunes, converts or quantises one of them is known too: its name is read without those endings.
+Repositories that only fine-tune, convert or quantise one of them are recognised too: such endings of a name are
+ignored.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from chipwise.errors import AmbiguousName, UnknownName
 from chipwise.model.published.families import typed
 
 _GGUF = re.compile(r"[-.:_ ](?:ud-)?(q\d_(?:k_[sml]|k|[01])|iq4_(?:nl|xs))(?:[-.]gguf)?$")
-_WEIGHTS = (  # weight format by ending; the maker's own FP8 is the one in the family's file (``fp8``)
+_WEIGHTS = (  # weight format by name ending; the maker's FP8 format is in the family's file (``fp8``)
     (r"nvfp4|fp4", "nvfp4"),
     (r"mxfp4", "mxfp4"),
     (r"awq|gptq(-int4)?|w4a16|int4", "int4_g128"),
@@ -25,23 +26,23 @@ _WEIGHTS = (  # weight format by ending; the maker's own FP8 is the one in the f
     (r"bf16", "bf16"),
 )
 
-_SAID = {  # of nicknames, by their section
+_SAID = {  # notes on nicknames, by their section
     "usual": "{name} is ambiguous: taken as {found}",
-    "distilled": "{name} is {found}, a smaller model that was taught by DeepSeek-R1",
+    "distilled": "{name} is {found}, a smaller model distilled from DeepSeek-R1",
     "decoder": "{name} is answered with its decoder, {found}",
 }
 
 
 def names() -> list[str]:
-    """The Hugging Face ids that are known, sorted."""
+    """The known Hugging Face ids, sorted."""
     return sorted(_configs())
 
 
 def config_of(name: str) -> dict[str, Any]:
-    """The config of the model called ``name``: its Hugging Face id, or the part after the slash, in any case.
+    """The config of the model ``name``: a Hugging Face id, or the part after its slash; case does not matter.
 
     Raises:
-        UnknownName: No family lists it.
+        UnknownName: No family lists the model.
     """
     return dict(_configs()[id_of(name)])
 
@@ -50,22 +51,22 @@ def id_of(name: str) -> str:
     """The known Hugging Face id of ``name`` as people write it: ``llama3.1:8b``, or a repository's address.
 
     Raises:
-        UnknownName: No family lists it, or several models may be meant.
+        UnknownName: No family lists the model, or the name is ambiguous.
     """
     return _reading(name)[0]
 
 
 def is_listed(name: str) -> bool:
-    """Whether ``name`` is a known id, or the part of one after the slash, in any case."""
+    """Whether ``name`` is a known id, or the part after its slash; case does not matter."""
     whole, tails = _index()
     return name.strip().lower() in whole or name.strip().lower() in tails
 
 
 def said_of(name: str) -> str | None:
-    """The sentence that says which model was taken for ``name``, where the name alone leaves it open; else None.
+    """A note on which model ``name`` was taken to mean, if the name is ambiguous; else None.
 
     Raises:
-        UnknownName: No family lists it.
+        UnknownName: No family lists the model.
     """
     return _reading(name)[1]
 
@@ -96,7 +97,7 @@ def _reading(name: str) -> tuple[str, str | None]:
 
 
 def without_folder(name: str) -> str:
-    """Half a sentence for errors: why ``name`` is not a folder with weights."""
+    """A phrase for errors: why ``name`` is not a folder with weights."""
     if Path(name).exists():
         return "is no folder with weights"
     try:
@@ -107,12 +108,12 @@ def without_folder(name: str) -> str:
 
 
 def default_weights(model: str) -> str | None:
-    """The format that the weights of ``model`` ship in, from its name or its family; None for 16 bits.
+    """The published weight format of ``model``, from its name or its family; None for 16 bits.
 
-    gpt-oss keeps only its experts in MXFP4, and no quantised checkpoint its token table.
+    In gpt-oss only the experts are MXFP4; no quantised checkpoint quantises its token table.
 
     Raises:
-        UnknownName: Neither a known model nor a name that ends in a format of a known one.
+        UnknownName: Not a known model, nor a known model's name followed by a format.
     """
     key = id_of(model)
     family = _family_of()[key]
@@ -130,7 +131,7 @@ def default_weights(model: str) -> str | None:
 
 @cache
 def _index() -> tuple[dict[str, str], dict[str, str]]:
-    """Known ids by their lower-case form, and by the part after the slash."""
+    """Known ids by their lower-case form, and by the lower-case part after the slash."""
     whole: dict[str, str] = {}
     tails: dict[str, str] = {}
     for family in _families():
@@ -150,7 +151,7 @@ def _entries() -> tuple[typed.Entry, ...]:
 
 @cache
 def _nicknames() -> dict[str, tuple[str, Any]]:
-    """Section and model of each nickname, by its key."""
+    """Section and model of each nickname, by the nickname's key."""
     listed = Record.read(Path(__file__).parents[1] / "nicknames.yaml")
     sections = ((section, listed.record(section).data) for section in listed)
     return {typed.key_of(name): (section, found) for section, rows in sections for name, found in rows.items()}
@@ -158,7 +159,7 @@ def _nicknames() -> dict[str, tuple[str, Any]]:
 
 @cache
 def _parameters(known: str) -> float:
-    from chipwise.model.published.read import from_config  # which reads names from here
+    from chipwise.model.published.read import from_config  # imported here because it imports this module
 
     return float(from_config(_configs()[known]).parameters())
 

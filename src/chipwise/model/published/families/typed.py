@@ -1,9 +1,9 @@
-"""Finds the known model that a typed name means; every word must match.
+"""Finds the known model that a typed name means; every typed word must match.
 
-A known model fits if each typed word is in its name, is its maker, says how it was tuned or stored (``instruct``,
-``q4_k_m``), or is its number of parameters where the name tells none (``phi4:14b``). What the name of a fitting model
-has beyond that may only be sizes, releases and how it was tuned: ``qwen3 30b`` is Qwen3-30B-A3B and never
-Qwen3-Coder-30B-A3B, since ``coder`` was not typed.
+A known model fits if each typed word is in its name, is its maker, is a word for tuning or storage (``instruct``,
+``q4_k_m``), or is its number of parameters if its name has none (``phi4:14b``). The other words of its name may only be
+sizes, releases and words for tuning: ``qwen3 30b`` is Qwen3-30B-A3B and never Qwen3-Coder-30B-A3B, since ``coder`` was
+not typed.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from chipwise.core.typed import alike, left_of, words_of
 from chipwise.errors import AmbiguousName, UnknownName
 
-# Words for how a model was tuned, which change nothing of what it computes.
+# Words for how a model was tuned, which do not affect the architecture.
 TUNED = frozenset({"instruct", "it", "pt", "chat", "base", "hf", "thinking", "reasoning", "latest", "library"})
 STORED = re.compile(
     r"(?<![a-z0-9])(?:ud[-_])?(?:i?q\d(?:_[a-z0-9]+)*|q4f16(?:_\d)?|\d+[- ]?bits?|\d(?:\.\d+)?bpw|gguf|ggml|mlx|awq"
@@ -25,16 +25,16 @@ STORED = re.compile(
 _HOST = re.compile(r"^(?:https?://)?(?:www\.)?(?:huggingface\.co|hf\.co|ollama\.com)/")
 _PAGE = re.compile(r"/(?:tree|blob|resolve|raw)/.*$|[?#].*$")
 _SIZE = re.compile(r"[ae]?\d+(?:\.\d+)?[bmt]|\d+x\d+(?:\.\d+)?b|\d+e")
-_YEAR = re.compile(r"\d{4}")  # and month, in either order
+_YEAR = re.compile(r"\d{4}")  # year and month, in either order
 _RELEASE = re.compile(rf"v\d+(?:\.\d+)+|{_YEAR.pattern}")  # v0.3, 2507
-_MAKERS = frozenset({"deepseek", "meta", "nvidia"})  # which names begin with, and people leave out
+_MAKERS = frozenset({"deepseek", "meta", "nvidia"})  # makers with which model names begin and which people omit
 _UNIT = {"m": 1e6, "b": 1e9, "t": 1e12}
-AS_ROUNDED = 0.06  # a name may round parameters by so much: phi4:14b has 14.7 billion
+AS_ROUNDED = 0.06  # largest relative rounding of parameters in a name: phi4:14b has 14.7 billion
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A name under which a model is known, in words, and words of its maker."""
+    """A name of a known model, split into words, with words for its maker."""
 
     id: str
     words: tuple[str, ...]
@@ -43,7 +43,7 @@ class Entry:
 
     @classmethod
     def of(cls, known: str, alias: str | None = None) -> Entry:
-        """The entry of an id, or of another name for it."""
+        """The entry for an id, or for another name of that id."""
         owner, _, tail = known.rpartition("/")
         name = alias or tail
         maker = {word for part in (owner, owner.removesuffix("ai")) for word in words_of(part)}
@@ -51,7 +51,7 @@ class Entry:
 
 
 def page_of(name: str) -> str:
-    """``name`` without an address, or additions of a browser or Ollama.
+    """``name`` without a web address, and without suffixes that browsers or Ollama add.
 
     >>> page_of("https://huggingface.co/Qwen/Qwen3-8B/tree/main"), page_of("hf.co/unsloth/gemma-3-4b-it-GGUF:Q4_K_M")
     ('Qwen/Qwen3-8B', 'unsloth/gemma-3-4b-it-GGUF:Q4_K_M')
@@ -62,14 +62,14 @@ def page_of(name: str) -> str:
 
 
 def key_of(name: str) -> str:
-    """The words of a name that tell models apart, as one text: the key of tables of nicknames."""
+    """The words of a name that identify a model, as one text: the key of nickname tables."""
     return " ".join(_counted(name))
 
 
 def meant(
     name: str, entries: Sequence[Entry], parameters: Callable[[str], float], same: Callable[[str, str], bool]
 ) -> str:
-    """The id of the one entry that ``name`` means.
+    """The id of the single entry that ``name`` means.
 
     Args:
         name: What was typed, after the owner of a repository.
@@ -78,8 +78,8 @@ def meant(
         same: Whether two ids have equal configs.
 
     Raises:
-        AmbiguousName: Several fit.
-        UnknownName: None fits; the message names the nearest.
+        AmbiguousName: Several entries fit.
+        UnknownName: No entry fits; the message lists the nearest.
     """
     typed = _counted(name)
     perfect: list[str] = []
@@ -104,9 +104,9 @@ def meant(
 
 
 def _missing(typed: Sequence[str], entry: Entry, parameters: Callable[[str], float]) -> list[str] | None:
-    """Words of an entry that were not typed; None if a typed word is not accounted for."""
+    """Words of an entry that were not typed; None if the entry does not explain a typed word."""
     own = list(entry.words)
-    neutral = () if "base" in own else ("base",)  # a size of BERT and Whisper, elsewhere how a model was tuned
+    neutral = () if "base" in own else ("base",)  # a size of BERT and Whisper; in other names a word for tuning
     extra = [word for word in left_of(typed, own) if word not in neutral and word not in entry.maker]
     if extra:
         sized = any(_SIZE.fullmatch(word) for word in own)
@@ -123,12 +123,12 @@ def _parameters_in(word: str) -> float | None:
 
 
 def _counted(name: str) -> tuple[str, ...]:
-    """The words that identify a model, without those of tuning and storage."""
+    """The words that identify a model, without words for tuning and storage."""
     words = words_of(STORED.sub(" ", name.lower()))
     sized = any(_SIZE.fullmatch(word) or _YEAR.fullmatch(word) for word in words)
     return tuple(sorted(word for word in words if word not in TUNED or (word == "base" and not sized)))
 
 
 def unknown(name: str, near: Sequence[str], known: Sequence[str]) -> UnknownName:
-    """The error of a name that means none of ``known``, with those most like it."""
+    """The error for a name that matches none of ``known``, with the most similar names."""
     return UnknownName("model", name, known, listed_by="chipwise models", near=near)

@@ -1,1 +1,1 @@
-"""The decoder of latents: two convolutions and the order of pixels, after the last step of a denoiser."""
+"""The decoder from latents to pixels: two convolutions and a rearrangement, after a denoiser's last step."""

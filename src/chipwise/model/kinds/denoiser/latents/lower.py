@@ -1,4 +1,4 @@
-"""The decoder of latents as operators, each charged to all passes of an image."""
+"""The decoder of latents as operators; their cost is spread over all passes of an image."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from chipwise.model.ops.op import Op
 
 
 def lower_decoder(latents: Latents, stem: ImageStem, *, batch: int, passes: int) -> list[tuple[str, Op]]:
-    """The operators that make ``batch`` images of latents of ``stem``'s shape."""
+    """The operators that decode ``batch`` images from latents of ``stem``'s shape."""
     cells, ops = stem.image_size**stem.axes, list[tuple[str, Op]]()
     for i, (into, out) in enumerate(latents.shapes(stem.channels)):
         if i:

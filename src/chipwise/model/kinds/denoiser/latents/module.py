@@ -10,7 +10,7 @@ from chipwise.model.kinds.denoiser.latents.spec import KERNEL, Latents
 
 
 class Decoder(nn.Module):
-    """From latents (B, L, Y, X) to images (B, C, factor · Y, factor · X). A denoiser holds it and does not learn it."""
+    """Decodes latents (B, L, Y, X) to images (B, C, factor · Y, factor · X). Frozen while the denoiser is trained."""
 
     def __init__(self, latents: Latents, channels: int) -> None:
         super().__init__()

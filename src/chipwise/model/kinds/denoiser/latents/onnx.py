@@ -1,4 +1,4 @@
-"""The decoder of latents as ONNX nodes: a graph of its own, which runs once after all steps."""
+"""The decoder of latents as ONNX nodes: a separate graph, which runs once after all steps."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from chipwise.model.kinds.image.stem import ImageStem
 
 
 def add_decoder(graph: GraphBuilder, latents: Latents, stem: ImageStem) -> None:
-    """The output ``pixels`` (B, C, Y, X) of the input ``latents`` (B, L, y, x)."""
+    """The output ``pixels`` (B, C, Y, X) from the input ``latents`` (B, L, y, x)."""
     x = graph.input("latents", TensorProto.FLOAT, ["batch", *stem.shape])
     for i, (into, out) in enumerate(latents.shapes(stem.channels)):
         if i:

@@ -1,4 +1,4 @@
-"""Latents: the fewer values that a denoiser draws instead of pixels, and the decoder that makes images of them.
+"""Latents: the compressed images that a denoiser can generate instead of pixels, and their decoder.
 
 References:
     Rombach et al. 2022, High-Resolution Image Synthesis with Latent Diffusion Models, arXiv:2112.10752.
@@ -12,18 +12,18 @@ from chipwise.core.fields import check_fields, positive
 from chipwise.errors import SpecError
 
 FACTORS = (2, 4)
-KERNEL = 3  # of the decoder's convolutions
+KERNEL = 3  # kernel size of the decoder's convolutions
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Latents:
     """Decoder of latents: ``factor`` by ``factor`` pixels of ``channels`` from each latent.
 
-    The decoder has two convolutions of 3 by 3, the first of which gives ``width`` channels.
+    The decoder has two 3x3 convolutions; the first has ``width`` output channels.
     """
 
     factor: int
-    channels: int  # of the image
+    channels: int  # channels of the image
     width: int = 64
 
     def __post_init__(self) -> None:
@@ -34,13 +34,13 @@ class Latents:
 
     @property
     def depth(self) -> int:
-        """Channels of the latents: with twice the factor an image has half as many values."""
+        """Channels of the latents; doubling the factor halves the number of values per image."""
         return self.factor * self.channels
 
     def shapes(self, depth: int) -> tuple[tuple[int, int], tuple[int, int]]:
-        """Channels before and after each convolution of latents of ``depth`` channels."""
+        """Input and output channels of each convolution, for latents of ``depth`` channels."""
         return (depth, self.width), (self.width, self.factor**2 * self.channels)
 
     def parameters(self, depth: int) -> int:
-        """Of both convolutions."""
+        """Parameters of both convolutions."""
         return sum((KERNEL**2 * into + 1) * out for into, out in self.shapes(depth))

@@ -16,7 +16,7 @@ Named = list[tuple[str, Op]]
 
 
 def lower_told(arch: ArchSpec, denoiser: Denoiser, *, weights: str, batch: int) -> Named:
-    """From times and labels to all shifts, scales and gates: waves, two matrices, the sum, one matrix for all."""
+    """From times and labels to all shifts, scales and gates: sinusoids, two matrices, sum, a matrix for all blocks."""
     d, values = arch.d_model, batch * denoiser.frequencies
     width = sum(modulation_widths(arch).values())
     return [
@@ -50,7 +50,7 @@ def lower_gate(arch: ArchSpec, *, rows: int) -> tuple[str, Op]:
 
 
 def lower_pixels(arch: ArchSpec, stem: ImageStem, denoiser: Denoiser, *, weights: str, batch: int) -> Named:
-    """The matrix back to pixels, and their order."""
+    """The output matrix to pixels, and their rearrangement."""
     rows, values = batch * stem.tokens, denoiser.values(stem)
     return [
         ("pixels", Matmul(m=rows, k=arch.d_model, n=values, weights=weights, bias=True)),

@@ -10,7 +10,7 @@ from chipwise.model.kinds.denoiser.modulation.waves import wave_tables
 
 
 class TimestepEmbedding(nn.Module):
-    """A number from 0 to 1 as a vector: waves, a matrix, SiLU, a matrix."""
+    """Embeds a number from 0 to 1: sinusoids, a matrix, SiLU, a matrix."""
 
     turns: Tensor
     phases: Tensor

@@ -1,4 +1,4 @@
-"""Modulation as ONNX nodes. The 1 of ``1 + scale`` is part of the stored biases."""
+"""Modulation as ONNX nodes. The 1 in ``1 + scale`` is folded into the stored biases."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from chipwise.model.kinds.denoiser.modulation.waves import wave_tables
 from chipwise.model.kinds.denoiser.parts import modulation_widths
 from chipwise.model.kinds.image.stem import ImageStem
 
-Parts = dict[str, list[str]]  # by matrix: the names of its vectors (B, 1, D), block by block shift, scale, gate
+Parts = dict[str, list[str]]  # by matrix: names of its vectors (B, 1, D): shift, scale, gate of each block
 
 
 def add_told(graph: GraphBuilder, arch: ArchSpec, denoiser: Denoiser) -> Parts:
-    """Every shift, scale and gate of the inputs ``label`` (B,) and ``time`` (B, 1)."""
+    """All shifts, scales and gates from the inputs ``label`` (B,) and ``time`` (B, 1)."""
     d = arch.d_model
     turns, phases = wave_tables(denoiser.frequencies)
     time = graph.input("time", TensorProto.FLOAT, ["batch", 1])
@@ -36,7 +36,7 @@ def add_told(graph: GraphBuilder, arch: ArchSpec, denoiser: Denoiser) -> Parts:
 
 
 def _parts(graph: GraphBuilder, arch: ArchSpec, told: str) -> Parts:
-    """All modulations by one matrix, cut into vectors."""
+    """All modulation vectors, computed by one matrix and then split."""
     d, widths = arch.d_model, modulation_widths(arch)
     names = {key: [f"{key}.{i}" for i in range(width // d)] for key, width in widths.items()}
     graph.store("modulations.bias", lambda: np.concatenate([_bias(graph, key, w, d) for key, w in widths.items()]))
@@ -60,7 +60,7 @@ def _bias(graph: GraphBuilder, key: str, width: int, d_model: int) -> Float32Arr
 def add_modulated(
     graph: GraphBuilder, arch: ArchSpec, place: str, x: str, skip: str | None, *, shift: str, scale: str
 ) -> tuple[str, str]:
-    """Adds ``skip`` (a block's gated output, if any) to ``x``, norms and modulates the sum; (modulated, sum)."""
+    """Adds ``skip`` (a block's gated output, if any) to ``x``, then norms and modulates; returns (modulated, sum)."""
     if skip is not None:
         x = graph.node("Add", [x, skip], f"{place}.sum")
     unit = graph.store("unit", lambda: np.ones(arch.d_model, np.float32))
@@ -70,7 +70,7 @@ def add_modulated(
 
 
 def add_pixels(graph: GraphBuilder, arch: ArchSpec, stem: ImageStem, denoiser: Denoiser, x: str) -> None:
-    """The output ``velocity`` (B, C, Y, X) of the last states."""
+    """The output ``velocity`` (B, C, Y, X) from the last states."""
     values, side = denoiser.values(stem), stem.image_size
     x = graph.projection("pixels", x, parts=["head"], key="head", k=arch.d_model, widths=[values], bias=True)
     cut = np.array([-1, stem.grid, stem.grid, stem.channels, stem.patch, stem.patch], np.int64)

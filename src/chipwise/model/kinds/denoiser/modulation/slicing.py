@@ -1,4 +1,4 @@
-"""Slices modulations: of each vector that a matrix makes, the first values."""
+"""Slices modulation matrices: the first values of each of their output vectors are kept."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from chipwise.model.kinds.denoiser.parts import modulation_widths
 
 
 def slice_modulation(sub: ArchSpec, whole: ArchSpec, *, name: str, source: str) -> dict[str, dict[int, Index]]:
-    """Indices of the matrix ``name`` of ``sub``, cut from ``source`` of ``whole``, by weight and axis.
+    """Indices, by weight and axis, that cut the matrix ``name`` of ``sub`` from ``source`` of ``whole``.
 
     Raises:
-        SpecError: The two modulate another number of blocks.
+        SpecError: The two matrices modulate different numbers of blocks.
     """
     count, parts = (modulation_widths(arch)[key] // arch.d_model for arch, key in ((sub, name), (whole, source)))
     if count != parts:

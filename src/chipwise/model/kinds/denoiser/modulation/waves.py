@@ -1,15 +1,15 @@
-"""The waves that a denoiser's times are written in."""
+"""The sinusoidal embedding of a denoiser's times."""
 
 from __future__ import annotations
 
 import math
 
-PERIODS = 10_000.0  # the longest wave over the shortest
-SCALE = 1_000.0  # times from 0 to 1 turn as steps from 0 to 1000 did
+PERIODS = 10_000.0  # ratio of the longest to the shortest wavelength
+SCALE = 1_000.0  # times from 0 to 1 have the angles of DiT's steps from 0 to 1000
 
 
 def wave_tables(frequencies: int) -> tuple[list[float], list[float]]:
-    """Turns and phases, each (F,), of the waves that a time is written in: cosines, then sines as in DiT.
+    """Frequencies and phases, each (F,), of the sinusoids that embed a time: cosines, then sines as in DiT.
 
     References:
         Vaswani et al. 2017, arXiv:1706.03762, section 3.5.

@@ -11,7 +11,7 @@ from chipwise.model.ops.pool import PoolOp
 
 
 def lower_patches(arch: ArchSpec, stem: ImageStem, *, weights: str, batch: int) -> list[tuple[str, Op]]:
-    """From ``batch`` images to the residual stream. Biases, class token and positions are one table that is added."""
+    """The operators from ``batch`` images to the residual stream. Biases, class token and positions are one table."""
     d, patches = stem.first_width(arch.d_model), batch * stem.first_grid**stem.axes
     rows = patches + batch * stem.prefix_tokens
     ops: list[tuple[str, Op]] = []
@@ -41,16 +41,16 @@ def lower_patches(arch: ArchSpec, stem: ImageStem, *, weights: str, batch: int) 
 
 
 def adds_table(arch: ArchSpec, stem: ImageStem) -> bool:
-    """Whether anything is added to the patches: positions, a class token, or the matrix's bias.
+    """Whether a table of positions, class token or matrix bias is added to the patches.
 
-    Not before a question, whose projector and words come first.
+    False if a question follows: positions are then added after the projector and the words.
     """
     asks = arch.stem.asks
     return not asks and (arch.positions == "learned" or stem.prefix_tokens > 0 or stem.bias)
 
 
 def lower_classes(arch: ArchSpec, *, weights: str, batch: int, positions: int) -> list[tuple[str, Op]]:
-    """The mean of ``positions`` states of each image, if there are several, and the matrix over classes."""
+    """The operators of mean pooling over ``positions`` (if more than one), and of the matrix over classes."""
     head = Matmul(m=batch, k=arch.d_model, n=arch.outputs, weights=weights, bias=True)
     if positions == 1:
         return [("logits", head)]

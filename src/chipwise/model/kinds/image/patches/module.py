@@ -11,12 +11,12 @@ from chipwise.model.nn.precision import compute_format
 
 
 class Patches(nn.Module):
-    """From an image to its patches, with the class token before them. Positions are added by the model."""
+    """Cuts an image into patches, projects them, and puts the class token before them. The model adds positions."""
 
     def __init__(self, stem: ImageStem, d_model: int, norm: nn.Module | None = None) -> None:
         super().__init__()
         self.stem = stem
-        self.norm = norm  # of the patches
+        self.norm = norm  # a norm of the patches, or None
         conv = nn.Conv2d if stem.axes == 2 else nn.Conv1d
         self.convs = nn.ModuleList(
             conv(into, out, CONV_EDGE, stride=CONV_STRIDE, padding=CONV_EDGE // 2) for into, out in stem.conv_shapes()
@@ -25,7 +25,7 @@ class Patches(nn.Module):
         self.prefix = nn.Embedding(stem.prefix_tokens, d_model) if stem.prefix_tokens else None
 
     def forward(self, image_BCYX: Tensor) -> Tensor:
-        """The inputs of the first layer without their positions, (B, T, D)."""
+        """The patches before positions are added, (B, T, D)."""
         x = compute_format(image_BCYX)
         for conv in self.convs:
             x = F.gelu(conv(x))
@@ -41,7 +41,7 @@ class Patches(nn.Module):
 def cut_patches(x_BCYX: Tensor, edge: int) -> Tensor:
     """Patches of ``edge`` by ``edge`` pixels row by row, each (C, edge, edge) flattened: (B, P, C · edge²).
 
-    Of a signal (B, C, X) slices of ``edge`` frames: (B, P, C · edge).
+    A signal (B, C, X) is cut into slices of ``edge`` frames: (B, P, C · edge).
     """
     if x_BCYX.ndim == 3:
         batch, channels, frames = x_BCYX.shape

@@ -1,7 +1,7 @@
 """Patches and the head over classes as ONNX nodes.
 
-What does not depend on the image is one table: positions, the class token on the first of them, and the projection's
-bias on the others. The patches are given an empty position in front, and the table is added.
+One table holds everything that does not depend on the image: positions, plus the class token in the first row and the
+projection's bias in the others. The patches get an empty position in front, and the table is added.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from chipwise.model.kinds.image.stem import CONV_EDGE, CONV_STRIDE, ImageStem
 
 
 def add_patches(graph: GraphBuilder, arch: ArchSpec, stem: ImageStem) -> str:
-    """The residual stream (B, T, D) of the input ``image`` (B, C, Y, X), or (B, C, X) of a signal.
+    """The residual stream (B, T, D) from the input ``image`` (B, C, Y, X), or (B, C, X) for a signal.
 
-    Where a question follows, it is the patches alone, to which nothing is added yet.
+    If a question follows, only the patches, to which nothing has been added.
     """
     d, axes = arch.d_model, stem.axes
     x = graph.input("image", TensorProto.FLOAT, ["batch", *stem.shape])
@@ -58,11 +58,11 @@ def add_patches(graph: GraphBuilder, arch: ArchSpec, stem: ImageStem) -> str:
 
 
 def _table(graph: GraphBuilder, arch: ArchSpec, stem: ImageStem) -> AnyArray:
-    """What is added to the padded patches: (T, D), or (1, D) where it is the same for all."""
+    """The table that is added to the padded patches: (T, D), or (1, D) if all rows are equal."""
     width = stem.first_width(arch.d_model)
     if arch.positions == "learned":
         table = graph.weight("positions.weight", (arch.max_tokens, width)).copy()
-        if spare := stem.tokens - arch.max_tokens:  # registers behind the class token have no positions
+        if spare := stem.tokens - arch.max_tokens:  # registers after the class token have no positions
             table = np.concatenate([table[:1], np.zeros((spare, width), np.float32), table[1:]])
     else:
         table = np.zeros((stem.tokens if stem.prefix_tokens else 1, width), np.float32)
@@ -74,14 +74,14 @@ def _table(graph: GraphBuilder, arch: ArchSpec, stem: ImageStem) -> AnyArray:
 
 
 def add_first(graph: GraphBuilder, x: str, *, last: bool = False) -> str:
-    """The first position of ``x`` alone, or the ``last``, (B, 1, D)."""
+    """Only the first position of ``x``, or the last one if ``last``, (B, 1, D)."""
     name = "last" if last else "first"
     place = graph.store(name, lambda: np.array([-1 if last else 0], np.int64))
     return graph.node("Gather", [x, place], f"{x}.{name}", axis=1)
 
 
 def add_classes(graph: GraphBuilder, arch: ArchSpec, x: str, *, positions: int) -> None:
-    """``logits`` (B, classes) of the mean of ``positions`` normed states (B, positions, D)."""
+    """``logits`` (B, classes) from the mean of ``positions`` normed states (B, positions, D)."""
     axis = graph.store("one", lambda: np.array([1], np.int64))
     if positions == 1:
         x = graph.node("Squeeze", [x, axis], "head.state")

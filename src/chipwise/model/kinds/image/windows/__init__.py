@@ -1,1 +1,1 @@
-"""Attention over the positions of an image, or within squares of them, with biases by distance."""
+"""Attention over the positions of an image or within windows of patches, with relative position biases."""

@@ -24,10 +24,10 @@ def attention_ops(
     positions: int | None = None,
     cut: bool = False,
 ) -> list[tuple[str, Op]]:
-    """The operators of attention of layer number ``layer``, without the norm.
+    """The operators of attention in layer number ``layer``, without the norm.
 
-    ``positions`` are those of each image, the stem's unless given; ``cut`` keeps one before the output projection.
-    Rows that fill up squares are projected as all others.
+    ``positions`` is the number per image (default: the stem's); ``cut`` keeps only one before the output projection.
+    Padding rows of windows are projected like all others.
     """
     positions = stem.tokens if positions is None else positions
     kept, width, squares = batch * positions, block.query_width, squares_of(block, stem, layer)

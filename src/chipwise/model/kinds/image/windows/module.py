@@ -1,4 +1,4 @@
-"""Attention over an image in torch. Axes: B batch, R squares of an image, N heads, T tokens, D model width."""
+"""Attention over an image in torch. Axes: B batch, R windows of an image, N heads, T tokens, D model width."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from chipwise.model.kinds.image.windows.spec import Squares, bias_places, square
 
 
 class ImageAttention(EncoderAttention):
-    """Every position sees all of its image, or of its square. Weights are named as in ``AttentionModule``.
+    """Attention over all positions of an image, or within windows. Weights are named as in ``AttentionModule``.
 
-    ``layer`` is its number: every second layer's squares are moved where the block says so.
+    ``layer`` is the layer's number: with ``shift``, the windows of every second layer are shifted.
     """
 
     def __init__(self, block: Attention, d_model: int, stem: ImageStem, layer: int) -> None:
@@ -27,7 +27,7 @@ class ImageAttention(EncoderAttention):
         self.register_buffer("hidden_RTT", None if hidden is None else torch.from_numpy(hidden), persistent=False)
 
     def forward(self, x_BTD: Tensor, table_PN: Tensor | None = None) -> Tensor:
-        """The block's output, without the residual; ``table_PN`` has the biases of each distance and head."""
+        """The block's output, without the residual; ``table_PN`` holds the bias of each distance and head."""
         bias = self.biases(table_PN)
         if self.squares is None:
             return self.out(self.mix(x_BTD, None, bias))  # type: ignore[no-any-return]
@@ -35,7 +35,7 @@ class ImageAttention(EncoderAttention):
         return self.out(from_squares(y, self.squares))  # type: ignore[no-any-return]
 
     def biases(self, table_PN: Tensor | None) -> Tensor | None:
-        """What is added to scores, (1, N, T, T) or, where squares are moved, (R, N, T, T); None without either."""
+        """Values added to the scores: (1, N, T, T), or (R, N, T, T) with the mask of shifted windows; None if none."""
         places, hidden = self.get_buffer("places_TT"), self.get_buffer("hidden_RTT")
         found = None if table_PN is None else table_PN[places].permute(2, 0, 1)[None]
         if hidden is None:
@@ -45,7 +45,7 @@ class ImageAttention(EncoderAttention):
 
 
 def into_squares(x_BTD: Tensor, squares: Squares) -> Tensor:
-    """Positions of an image by squares, row by row: (B · squares, side², D); zeros where the grid ends before."""
+    """Groups positions by window, row by row: (B · windows, side², D), padded with zeros at the grid's edge."""
     batch, _, width = x_BTD.shape
     grid, side, count = squares.grid, squares.side, squares.count
     x = x_BTD.view(batch, grid, grid, width)

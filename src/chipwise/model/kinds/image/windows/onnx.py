@@ -1,8 +1,8 @@
-"""Attention over an image as ONNX nodes: positions brought together by squares, biases of pairs, and back.
+"""Attention over an image as ONNX nodes: positions are grouped into windows, attend, and are put back in order.
 
-Squares that divide the grid take two reshapes and a transposition. Those that are filled up or moved are gathered by
-number. Biases are a tensor of all pairs, made from the table when the graph is built. Where squares are moved, each has
-biases of its own: the heads of all squares then stand side by side, so that one constant serves any batch.
+Windows that divide the grid take two reshapes and a transposition; padded or shifted ones are gathered by index. Biases
+are one tensor for all pairs, computed from the table when the graph is built. Shifted windows have different masks, so
+the heads of all windows are put side by side; then one constant works for any batch size.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from chipwise.model.kinds.image.windows.spec import Squares, bias_places, square
 def add_attend(
     graph: GraphBuilder, block: Attention, stem: ImageStem, *, layer: int, x: str, d_model: int, before: str = ""
 ) -> str:
-    """Scores and values of ``x`` over all positions, or within squares, before the output projection.
+    """Attention of ``x`` over all positions or within windows, before the output projection.
 
-    ``before`` stands in front of the layer's names.
+    ``before`` is the prefix of the layer's names.
     """
     place, squares = f"{before}layers.{layer}.attention", squares_of(block, stem, layer)
     bias = _biases(graph, block, stem, squares, f"{before}positions.{layer}", place)
@@ -42,7 +42,7 @@ def add_attend(
 
 
 def _gathered(graph: GraphBuilder, x: str, *, place: str, squares: Squares, width: int) -> str:
-    """Positions by squares (B · squares, side², width); of moved squares one behind the other (B, …, width)."""
+    """Positions grouped by window: (B · windows, side², width), or (B, side² · windows, width) for shifted windows."""
     if squares.filled != squares.grid:
         room = graph.store("squares.room", lambda: np.array([0, 0, 0, 0, 1, 0], np.int64))
         x = graph.node("Pad", [x, room], f"{place}.padded")
@@ -52,7 +52,7 @@ def _gathered(graph: GraphBuilder, x: str, *, place: str, squares: Squares, widt
 
 
 def _order(squares: Squares) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-    """Which position stands in each place, and in which place each position; moved squares lie place by place."""
+    """The position in each place of the windows, and the place of each position; shifted windows are interleaved."""
     order = squares.order()
     if not squares.shift:
         return order.ravel(), squares.back()
@@ -67,7 +67,7 @@ def _name(squares: Squares) -> str:
 def _biases(
     graph: GraphBuilder, block: Attention, stem: ImageStem, squares: Squares | None, table: str, place: str
 ) -> str | None:
-    """The name of what is added to scores, (1, N, T, T), or (1, squares · N, T, T) of moved squares; or None."""
+    """Name of the tensor added to the scores: (1, N, T, T), or (1, windows · N, T, T) for shifted windows; or None."""
     hidden = None if squares is None else squares.hidden()
     if not block.relative_buckets and hidden is None:
         return None
@@ -86,7 +86,7 @@ def _biases(
 
 
 def add_into_squares(graph: GraphBuilder, x: str, *, place: str, squares: Squares, width: int) -> str:
-    """Positions by squares: (B, grid², width) -> (B · squares, side², width)."""
+    """Groups positions by window: (B, grid², width) -> (B · windows, side², width)."""
     count, side = squares.count, squares.side
     parts = reshaped(graph, x, [-1, count, side, count, side, width], f"{place}.cut")
     turned = graph.node("Transpose", [parts], f"{place}.turned", perm=[0, 1, 3, 2, 4, 5])

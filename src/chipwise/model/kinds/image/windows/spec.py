@@ -1,11 +1,11 @@
-"""Squares of patches and position biases within them: which positions come together, and which bias a pair has.
+"""Windows of patches: which positions share a window, and which position bias each pair has.
 
-Positions of a grid are numbered row by row. All is plain arrays, so that torch and ONNX are made from the same numbers.
+Positions of a grid are numbered row by row. Everything here is plain arrays, so that torch and ONNX use the same
+numbers.
 
 References:
-    Squares, moved by half of one in every second layer, and tables of biases: Liu et al. 2021, Swin Transformer,
-        arXiv:2103.14030, sections 3.2 and figure 4. Three biases more with a class token: Bao et al. 2021, BEiT,
-        arXiv:2106.08254.
+    Shifted windows and bias tables: Liu et al. 2021, Swin Transformer, arXiv:2103.14030, section 3.2 and figure 4.
+        Three more biases for a class token: Bao et al. 2021, BEiT, arXiv:2106.08254.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ import numpy.typing as npt
 from chipwise.model.arch.mixers import Attention
 from chipwise.model.kinds.image.stem import ImageStem
 
-HIDDEN = -1e9  # added to the scores of pairs that the move brought together
+HIDDEN = -1e9  # added to the scores of pairs that share a window only through the shift
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Squares:
-    """A grid of ``grid`` by ``grid`` positions in squares of ``side`` by ``side``, moved by ``shift`` positions."""
+    """Windows of ``side`` by ``side`` positions on a square ``grid``, cyclically shifted by ``shift`` positions."""
 
     grid: int
     side: int
@@ -32,31 +32,31 @@ class Squares:
 
     @property
     def count(self) -> int:
-        """Squares along each axis; those at the far edges may be filled up."""
+        """Windows along each axis; those at the far edges may be padded."""
         return -(-self.grid // self.side)
 
     @property
     def number(self) -> int:
-        """Squares of a grid."""
+        """Windows of a grid."""
         return self.count**2
 
     @property
     def filled(self) -> int:
-        """Positions along each axis with those that fill up the last squares."""
+        """Positions along each axis, including the padding of the last windows."""
         return self.count * self.side
 
     @property
     def positions(self) -> int:
-        """Positions in all squares."""
+        """Positions in all windows, including padding."""
         return self.filled**2
 
     @property
     def plain(self) -> bool:
-        """Whether squares are neither filled up nor moved."""
+        """Whether windows are neither padded nor shifted."""
         return self.filled == self.grid and not self.shift
 
     def order(self) -> npt.NDArray[np.int64]:
-        """The position that stands in each place of each square, (squares, side²); ``grid²`` where none does."""
+        """The position in each place of each window, (windows, side²); ``grid²`` at padding."""
         places = np.full((self.filled, self.filled), self.grid**2, np.int64)
         places[: self.grid, : self.grid] = np.arange(self.grid**2).reshape(self.grid, self.grid)
         moved = np.roll(places, (-self.shift, -self.shift), (0, 1))
@@ -64,13 +64,13 @@ class Squares:
         return np.ascontiguousarray(parts.reshape(self.number, self.side**2))
 
     def back(self) -> npt.NDArray[np.int64]:
-        """The place among those of all squares of each position of the grid, (grid²,)."""
+        """The inverse of :meth:`order`: the place in the windows of each position of the grid, (grid²,)."""
         return np.ascontiguousarray(np.argsort(self.order().ravel(), kind="stable")[: self.grid**2])
 
     def hidden(self) -> npt.NDArray[np.float32] | None:
-        """What hides positions from each other that only the move brought together, (squares, side², side²).
+        """Mask for pairs that share a window only through the shift, (windows, side², side²).
 
-        None if squares are not moved.
+        None if windows are not shifted.
         """
         if not self.shift:
             return None
@@ -85,7 +85,7 @@ class Squares:
 
 
 def squares_of(block: Attention, stem: ImageStem, layer: int) -> Squares | None:
-    """The squares of layer number ``layer``; every second one's are moved where the block says so. None without."""
+    """The windows of layer ``layer``, shifted in every second layer if the block has ``shift``; None if global."""
     if block.square is None:
         return None
     shift = block.square // 2 if block.shift and layer % 2 else 0
@@ -93,9 +93,9 @@ def squares_of(block: Attention, stem: ImageStem, layer: int) -> Squares | None:
 
 
 def bias_rows(stem: ImageStem, square: int | None) -> int:
-    """Rows of a table of position biases over an image, or over a square of it: one for each distance.
+    """Rows of a position-bias table for an image or a window of it: one for each distance.
 
-    With a class token three more: from it, to it, and of it to itself.
+    A class token adds three: from it, to it, and from it to itself.
 
     >>> (
     ...     bias_rows(ImageStem(image_size=28, patch=4, prefix_tokens=0), None),
@@ -109,7 +109,7 @@ def bias_rows(stem: ImageStem, square: int | None) -> int:
 
 
 def bias_places(stem: ImageStem, square: int | None) -> npt.NDArray[np.int64]:
-    """The row of the table of each pair of positions, (T, T): of an image with its class token, or of a square."""
+    """The table row for each pair of positions, (T, T), of an image with its class token or of a window."""
     side = stem.grid if square is None else square
     axes = np.meshgrid(*[np.arange(side)] * stem.axes, indexing="ij")
     found = np.zeros((side**stem.axes,) * 2, np.int64)

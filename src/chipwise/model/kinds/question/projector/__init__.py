@@ -1,1 +1,1 @@
-"""What makes tokens of patches: neighbours averaged or joined, then two matrices."""
+"""The projector from patches to tokens: neighbours averaged or joined, then two matrices."""

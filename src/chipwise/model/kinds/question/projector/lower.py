@@ -15,7 +15,7 @@ from chipwise.model.ops.pool import PoolOp
 def lower_projector(
     projector: Projector, stem: ImageStem, *, d_model: int, weights: str, batch: int
 ) -> list[tuple[str, Op]]:
-    """From the patches of ``batch`` images to their tokens; the last matrix's bias is in the table of positions."""
+    """The operators from patches of ``batch`` images to tokens; the last matrix's bias is in the position table."""
     square = (projector.pool * projector.join) ** stem.axes
     patches, rows = batch * stem.patches, batch * stem.patches // square
     ops: list[tuple[str, Op]] = []

@@ -12,7 +12,7 @@ from chipwise.model.kinds.question.projector.spec import Projector
 
 
 class ProjectorModule(nn.Module):
-    """From patches to tokens: squares of them averaged or joined, then matrices with a GELU between."""
+    """Turns patches into tokens: averages or joins neighbours, then applies matrices with a GELU between them."""
 
     def __init__(self, projector: Projector, stem: ImageStem, d_model: int) -> None:
         super().__init__()

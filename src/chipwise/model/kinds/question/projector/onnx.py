@@ -18,9 +18,9 @@ from chipwise.model.kinds.question.projector.spec import Projector
 def add_projector(
     graph: GraphBuilder, projector: Projector, stem: ImageStem, x: str, *, d_model: int, norm: ArchSpec | None = None
 ) -> str:
-    """Tokens (B, T, D) of patches (B, P, D), without the last bias, which the caller adds to its table of positions.
+    """Tokens (B, T, D) from patches (B, P, D), without the last bias, which the caller adds to its position table.
 
-    ``norm`` is the tower, whose kind of norm a projector with one has.
+    ``norm`` is the tower, whose kind of norm the projector's norm has.
     """
     square = projector.pool * projector.join
     tokens = stem.patches // square**stem.axes

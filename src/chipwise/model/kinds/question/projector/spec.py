@@ -1,13 +1,13 @@
-"""Projectors: how what a tower has read of an image, or of sound, becomes tokens of the decoder behind it.
+"""Projectors, which turn the states of an image or audio tower into tokens of a decoder.
 
-A tower is an ArchSpec whose head is a projector; the decoder lists its towers. How many tokens an image becomes
-follows from the model's own rule, see ``image_tokens.py``.
+A tower is an ArchSpec whose head is a projector; the decoder lists its towers. Each model has its own rule for the
+number of tokens per image, see ``image_tokens.py``.
 
 References:
     Two matrices with a GELU: Liu et al. 2023, Improved Baselines with Visual Instruction Tuning, arXiv:2310.03744.
     Neighbours joined before them: Wang et al. 2024 (Qwen2-VL), arXiv:2409.12191; Chen et al. 2024 (InternVL 1.5),
         arXiv:2404.16821. Averaged: Gemma team 2025, arXiv:2503.19786.
-    Deeper states of the tower given to the decoder's first layers: Qwen team 2025, Qwen3-VL, arXiv:2511.21631.
+    States of intermediate tower layers for the decoder's first layers: Qwen team 2025, Qwen3-VL, arXiv:2511.21631.
 """
 
 from __future__ import annotations
@@ -27,36 +27,37 @@ Tiling = Literal["whole", "native", "longest", "ratio", "canvas", "pinpoints", "
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Projector(Head):
-    """From a tower's positions to the decoder's tokens: averaged or joined with neighbours, then matrices in turn.
+    """Turns a tower's positions into tokens of the decoder: averages or joins neighbours, then applies matrices.
 
-    ``tiling`` is the rule by which an image becomes passes of the tower:
+    ``tiling`` is the rule that divides an image into passes of the tower. Except for ``whole``, ``native`` and the
+    rules for sound, one more pass reads the whole image at the tower's size:
 
     - ``whole``: resized to the tower's size, one pass.
-    - ``native``: as large as it is, within ``least_pixels`` and ``most_pixels``, in one pass (Qwen-VL).
-    - ``longest``: its longest side enlarged to ``longest`` pixels, cut into tiles, and the whole (Idefics 3, SmolVLM).
-    - ``ratio``: the grid of at most ``tiles`` tiles nearest to its shape, and the whole (InternVL).
-    - ``canvas``: the grid of at most ``tiles`` tiles in which it is largest, and the whole (Llama 4).
-    - ``pinpoints``: the best of the sizes ``pinpoints``, cut into tiles without the margins, and the whole
-      (LLaVA-NeXT); ``tiles``, where it is not 1, bounds the tokens to so many tiles' worth (LLaVA-OneVision).
-    - ``seconds``: of sound, one window with tokens for as much as is heard (Qwen2-Audio).
-    - ``windows``: of sound, as many whole windows as it takes, all with their tokens (Voxtral).
+    - ``native``: one pass at the image's own size, within ``least_pixels`` and ``most_pixels`` (Qwen-VL).
+    - ``longest``: its longest side is enlarged to ``longest`` pixels, then it is cut into tiles (Idefics 3, SmolVLM).
+    - ``ratio``: the grid of at most ``tiles`` tiles whose aspect ratio is nearest to the image's (InternVL).
+    - ``canvas``: the grid of at most ``tiles`` tiles in which the image is largest (Llama 4).
+    - ``pinpoints``: the best of the sizes ``pinpoints``, cut into tiles, without tokens of the padding (LLaVA-NeXT). If
+      ``tiles`` is not 1, the number of tokens is at most that of so many tiles (LLaVA-OneVision).
+    - ``seconds``: for sound, one window, with tokens only for the actual seconds (Qwen2-Audio).
+    - ``windows``: for sound, as many full windows as needed, each with all its tokens (Voxtral).
     """
 
     name: ClassVar[str] = "none"
     widths: tuple[int, ...]  # columns of each matrix; the last is the decoder's width
     bias: bool = True
     activation: Activation = "gelu"  # between the matrices
-    pool: int = 1  # positions on each side averaged into one
-    join: int = 1  # positions on each side joined into one of all their values, after pooling
+    pool: int = 1  # average pooling: positions per side that become one
+    join: int = 1  # after pooling: positions per side whose values are concatenated
     norm: Literal["none", "layernorm", "rmsnorm"] = "none"  # before the matrices
-    norm_joined: bool = False  # the norm is over the joined values
-    deeper: int = 0  # more of them, with the norm over joined values, for states that the decoder's first layers get
-    vectors: int = 0  # of the decoder's width, learned: an image's newline
-    unused_layers: int = 0  # last layers of the tower that nothing reads
+    norm_joined: bool = False  # whether the norm is over the joined values
+    deeper: int = 0  # further projectors, for the decoder's first layers (Qwen3-VL); normed over joined values
+    vectors: int = 0  # learned vectors of the decoder's width, such as a newline token
+    unused_layers: int = 0  # trailing layers of the tower whose results are unused
     tiling: Tiling = "whole"
     tiles: int = 1
-    marks: int = 0  # tokens around an image that say where it begins and ends
-    tile_marks: int = 0  # more of them for each tile
+    marks: int = 0  # marker tokens at the beginning and end of an image
+    tile_marks: int = 0  # further marker tokens per tile
     longest: int = 0
     least_pixels: int = 0
     most_pixels: int = 0
@@ -86,11 +87,11 @@ class Projector(Head):
             raise SpecError("must be pairs of a height and a width", field="pinpoints")
 
     def tokens_of(self, grid: int, axes: int) -> int:
-        """Tokens that become of ``grid`` positions on each side."""
+        """Tokens from ``grid`` positions on each side."""
         return int((grid // self.pool // self.join) ** axes)
 
     def joined_width(self, d_model: int, axes: int) -> int:
-        """Values of what the first matrix takes, behind a tower of width ``d_model``."""
+        """Inputs of the first matrix after a tower of width ``d_model``."""
         return int(d_model * self.join**axes)
 
     def shapes(self, d_model: int, axes: int) -> tuple[tuple[int, int], ...]:
@@ -98,32 +99,32 @@ class Projector(Head):
         return tuple(pairwise((self.joined_width(d_model, axes), *self.widths)))
 
     def norm_width(self, d_model: int, axes: int) -> int:
-        """Values that the norm divides at once."""
+        """Number of values that the norm is over."""
         return self.joined_width(d_model, axes) if self.norm_joined else d_model
 
     @property
     def token_width(self) -> int:
-        """Values of each token."""
+        """Values per token."""
         return self.widths[-1]
 
     def of_token_width(self, width: int) -> Projector:
-        """The projector into tokens of ``width`` values."""
+        """A copy that makes tokens of ``width`` values."""
         return replace(self, widths=(*self.widths[:-1], width))
 
     def matrices(self, trunk: Trunk, stem: Stem) -> tuple[tuple[int, int], ...]:
-        """As :meth:`shapes`, behind the tower."""
+        """As :meth:`shapes`, for this tower."""
         return self.shapes(trunk.d_model, stem.axes)
 
     def vector_parameters(self, trunk: Trunk, stem: Stem) -> int:
-        """The biases."""
+        """Parameters of the biases."""
         return sum(self.widths) * self.bias
 
     def parameters(self, trunk: Trunk, stem: Stem) -> int:
-        """As :meth:`parameters_of`, behind the tower."""
+        """As :meth:`parameters_of`, for this tower."""
         return self.parameters_of(trunk.d_model, stem.axes)
 
     def parameters_of(self, d_model: int, axes: int) -> int:
-        """Norms, matrices with biases, and vectors, behind positions of ``d_model`` values."""
+        """Parameters of norms, matrices, biases and vectors after a tower of width ``d_model``."""
         matrices = sum((into + self.bias) * out for into, out in self.shapes(d_model, axes))
         each = {"none": 0, "rmsnorm": 1, "layernorm": 2}[self.norm]
         joined = each * self.joined_width(d_model, axes)
@@ -136,10 +137,10 @@ class Projector(Head):
             raise SpecError("only a tower has one: a stem, no head, no towers of its own", field="projector")
 
     def record(self) -> Mapping[str, object]:
-        """The projector, in place of a head."""
+        """Record of the projector, in place of a head."""
         return {"head": self.name, "projector": self}
 
 
 def projector_of(head: Head) -> Projector | None:
-    """The projector of a tower; None where ``head`` is another."""
+    """``head`` if it is a projector, else None."""
     return head if isinstance(head, Projector) else None

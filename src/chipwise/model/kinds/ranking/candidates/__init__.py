@@ -1,1 +1,1 @@
-"""Items as positions, attention of a request's positions, and the scores of candidates."""
+"""Item embeddings, attention over a request, and scores of candidates."""

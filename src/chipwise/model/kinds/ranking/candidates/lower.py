@@ -1,4 +1,4 @@
-"""Items, a request's attention and the scores of candidates as operators."""
+"""Item embeddings, attention over a request, and scores of candidates as operators."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from chipwise.model.ops.ranking import EmbeddingBagOp, RequestAttentionOp, RowDo
 def lower_items(
     arch: ArchSpec, stem: RankingStem, *, weights: str, batch: int, joined: bool = False
 ) -> list[tuple[str, Op]]:
-    """From the items of ``batch`` requests to the residual stream.
+    """The operators from the items of ``batch`` requests to the residual stream.
 
-    ``joined`` looks up items and tags in one table, where their rows are added.
+    With ``joined``, items and tags are looked up in one table (if their rows are added).
     """
     rows, width = batch * stem.tokens, stem.table_width(arch.d_model)
     if joined and stem.bag and not stem.width:
@@ -41,10 +41,10 @@ def lower_items(
 def lower_attention(
     block: Attention, stem: RankingStem, d_model: int, weights: str, *, batch: int, last: bool, joined: bool = True
 ) -> list[tuple[str, Op]]:
-    """The operators of attention over requests, without the norm; after the ``last`` only candidates are kept.
+    """The operators of attention over requests, without the norm. In the ``last`` attention only candidates are kept.
 
-    All projections of all positions are one product, unless they are not ``joined``; what moves their values to the
-    heads is part of ``attend``, and priced alike.
+    With ``joined``, all projections are one product. The operator ``attend`` includes the transpositions to heads,
+    which cost the same either way.
     """
     rows, width, parts = batch * stem.tokens, block.query_width, 4 if block.pointwise else 3
     asking = batch * stem.candidates if last else rows
@@ -75,7 +75,7 @@ def lower_attention(
 
 
 def lower_scores(arch: ArchSpec, stem: RankingStem, *, weights: str, batch: int) -> list[tuple[str, Op]]:
-    """The scores of the candidates from their normed states."""
+    """The operators that score candidates from their normed states."""
     rows = batch * stem.candidates
     if isinstance(arch.head, Scores):
         return [("scores", Matmul(m=rows, k=arch.d_model, n=1, weights=weights, bias=True))]

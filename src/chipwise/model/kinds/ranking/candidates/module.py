@@ -1,6 +1,6 @@
-"""Items and a request's attention in torch.
+"""Item embeddings and attention over a request in torch.
 
-Axes: B batch, T positions (S of them the history's), J an item and its tags, N heads, H head size, D model width.
+Axes: B batch, T positions (S of them in the history), J an item and its tags, N heads, H head size, D model width.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from chipwise.model.arch.mixers import Attention
 from chipwise.model.kinds.ranking.stem import RankingStem
 from chipwise.model.nn.precision import compute_format
 
-HIDDEN = -1e9  # added to the scores of what a position may not see
+HIDDEN = -1e9  # added to the scores of masked pairs
 
 
 class Items(nn.Module):
-    """From items and their tags to positions."""
+    """Embeds items and their tags."""
 
     def __init__(self, stem: RankingStem, d_model: int) -> None:
         super().__init__()
@@ -29,7 +29,7 @@ class Items(nn.Module):
         self.projection = nn.Linear(stem.values, d_model, bias=stem.bias) if stem.width else None
 
     def forward(self, ids_BTJ: Tensor) -> Tensor:
-        """The inputs of the first layer, (B, T, D), of items ``ids_BTJ[..., 0]`` with tags ``ids_BTJ[..., 1:]``."""
+        """The inputs of the first layer, (B, T, D), for items ``ids_BTJ[..., 0]`` with tags ``ids_BTJ[..., 1:]``."""
         x_BTD = self.items(ids_BTJ[..., 0])
         tags = None if self.tags is None else self.tags(ids_BTJ[..., 1:]).sum(2)
         if self.projection is None:
@@ -39,10 +39,10 @@ class Items(nn.Module):
 
 
 class RequestAttention(nn.Module):
-    """Every position sees the history before it and itself, with a bias by distance. Weights as in ``AttentionModule``.
+    """Attention of every position to the history before it and itself. Weights are named as in ``AttentionModule``.
 
-    Pointwise attention (HSTU) takes SiLU of its projections and of each score, divides by the most positions that are
-    seen, and norms and gates the result.
+    A learned bias per distance is added to the scores. Pointwise attention (HSTU) applies SiLU to its projections and
+    to each score, divides by the largest number of visible positions, and norms and gates the result.
     """
 
     def __init__(self, block: Attention, d_model: int, eps: float) -> None:
@@ -60,9 +60,9 @@ class RequestAttention(nn.Module):
         """The block's output, without the residual.
 
         Args:
-            x_BTD: Positions, the history's S first.
-            bias_NTS: Added to the score of each position with each of the history.
-            hidden_TS: True if a position may not see one of the history.
+            x_BTD: States of the positions; the first S are the history.
+            bias_NTS: Added to the score of each position with each history position.
+            hidden_TS: True where a position may not attend to a history position.
             own_N: Added to the score of each position with itself.
         """
         block, seen = self.block, hidden_TS.shape[1]

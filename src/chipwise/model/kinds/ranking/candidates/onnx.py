@@ -1,7 +1,7 @@
-"""Items, a request's attention and the scores of candidates as ONNX nodes.
+"""Item embeddings, attention over a request, and scores of candidates as ONNX nodes.
 
-All positions, the history's and the candidates', go through every product together: one node where two streams would
-take two. The number of candidates is free.
+History and candidates go through every matrix product together, which takes one node instead of two. The number of
+candidates is dynamic.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ from chipwise.model.blocks.onnx_graph import MICROSOFT, GraphBuilder
 from chipwise.model.kinds.ranking.stem import RankingStem, Scores
 
 HIDDEN = -60.0
-"""Added to the scores of what a position may not see: e⁻⁶⁰ of a share is nothing in FP32, while the exponentials of
-numbers below -87 are subnormal, which made ONNX Runtime's softmax 3.4 times as slow."""
+"""Added to the scores of masked pairs. e⁻⁶⁰ is negligible in FP32, whereas exponentials of numbers below -87 are
+subnormal, which made ONNX Runtime's softmax 3.4 times as slow."""
 END = np.iinfo(np.int64).max
 
 
 def add_items(graph: GraphBuilder, arch: ArchSpec, stem: RankingStem, *, joined: bool = False) -> str:
-    """The residual stream (B, T, D) of the inputs ``history`` (B, S) and ``candidates`` (B, C).
+    """The residual stream (B, T, D) from the inputs ``history`` (B, S) and ``candidates`` (B, C).
 
-    Where items have tags, those are the inputs ``history_tags`` (B, S, bag) and ``candidate_tags`` (B, C, bag). Where
-    the two rows are added, ``joined`` makes one table of both, and one look-up.
+    If items have tags, there are inputs ``history_tags`` (B, S, bag) and ``candidate_tags`` (B, C, bag). If rows of
+    items and tags are added, ``joined`` merges the two tables and the two look-ups into one.
     """
     d, width = arch.d_model, stem.table_width(arch.d_model)
     sizes = {"stem.items": stem.items + 1, "stem.tags": stem.tags + 1}
@@ -73,7 +73,7 @@ def add_items(graph: GraphBuilder, arch: ArchSpec, stem: RankingStem, *, joined:
 
 
 def add_candidates(graph: GraphBuilder, x: str, place: str, history: int, *, axis: int = 1) -> str:
-    """``x`` without the positions of the history, as ``place``."""
+    """Adds a node ``place`` that removes the history's positions from ``x``."""
     inputs = [x, _ints(graph, history), _ints(graph, END), _ints(graph, axis)]
     return graph.node("Slice", inputs, place)
 
@@ -90,9 +90,9 @@ def add_request_attention(
     last: bool,
     joined: bool = True,
 ) -> str:
-    """The block's output of ``x`` (B, T, D) before the output projection; of candidates alone where it is the last.
+    """The block's output for ``x`` (B, T, D) before the output projection; in the ``last`` block only for candidates.
 
-    ``joined`` makes one product of all projections.
+    With ``joined``, all projections are one product.
     """
     place, width = f"layers.{layer}.attention", block.query_width
     names = ["q", "k", "v", *(["gate"] if block.pointwise else [])]
@@ -132,10 +132,11 @@ def add_heads(
     bias: Callable[[], AnyArray],
     last: bool,
 ) -> tuple[str, str]:
-    """What attention makes of its projections and, of pointwise attention, the gate's values, each (B, asking, width).
+    """Attention's result and, for pointwise attention, the gate's values, each (B, queries, width).
 
-    ``packed`` are one tensor (B, T, parts · width), or one for each part. ``bias`` gives (heads, S + 1, S + 1): rows
-    are places in the history, the last that of the candidates; columns the history, and the position itself.
+    ``packed`` is the projections as one tensor (B, T, parts · width), or one tensor per part. ``bias`` returns (heads,
+    S + 1, S + 1): rows are history positions, and the last row is for all candidates; columns are history positions,
+    and the last column is the position itself.
     """
     size, width, parts = block.head_size, block.query_width, 4 if block.pointwise else 3
     each = [f"{place}.{name}" for name in ("query", "keys", "values", "gates")[:parts]]
@@ -184,7 +185,7 @@ def add_heads(
 
 
 def add_scores(graph: GraphBuilder, arch: ArchSpec, stem: RankingStem, *, x: str, first: str) -> None:
-    """``scores`` (B, C) of the normed states ``x`` (B, C, D); ``first`` (B, T, D) is what went into the layers."""
+    """``scores`` (B, C) from the normed states ``x`` (B, C, D); ``first`` (B, T, D) is the first layer's input."""
     if isinstance(arch.head, Scores):
         widths = [1]
         graph.projection("head.scores", x, parts=["head"], key="head", k=arch.d_model, widths=widths, bias=True)
@@ -196,7 +197,7 @@ def add_scores(graph: GraphBuilder, arch: ArchSpec, stem: RankingStem, *, x: str
 
 
 def _rows(graph: GraphBuilder, name: str, make: Callable[[], AnyArray], history: int, *, last: bool) -> str:
-    """Rows of the table ``make()`` (heads, S + 1, S + 1) for all positions: the last row is that of each candidate."""
+    """Rows of the table ``make()`` (heads, S + 1, S + 1) for all positions; all candidates use the last row."""
     if last:
         return graph.store(f"{name}.last", lambda: make()[:, history:])
     padded = f"{name}.rows"
@@ -213,11 +214,11 @@ def _rows(graph: GraphBuilder, name: str, make: Callable[[], AnyArray], history:
 
 
 def _position_bias(graph: GraphBuilder, name: str, history: int, heads: int) -> Callable[[], AnyArray]:
-    """The bias by distance, and the mask of later items; see :func:`add_heads`."""
+    """The position biases and the mask of later items, in the layout of :func:`add_heads`."""
 
     def make() -> AnyArray:
         table = graph.weight(name, (history + 1, heads))
-        distance = np.arange(history + 1)[:, None] - np.arange(history + 1)  # of each row to each of the history
+        distance = np.arange(history + 1)[:, None] - np.arange(history + 1)  # from each row to each history position
         distance[:, -1] = 0
         found = np.where(distance[..., None] > 0, table[np.maximum(distance, 0)], np.float32(HIDDEN))
         found[:, -1] = table[0]
@@ -227,7 +228,7 @@ def _position_bias(graph: GraphBuilder, name: str, history: int, heads: int) -> 
 
 
 def _seen(history: int) -> npt.NDArray[np.float32]:
-    """What pointwise attention multiplies its scores with, (1, S + 1, S + 1)."""
+    """The factors of pointwise attention's scores (mask and divisor), (1, S + 1, S + 1)."""
     table = np.tril(np.ones((history + 1, history + 1), np.float32), -1)
     table[:, -1] = 1
     return table[None] / np.float32(history + 1)

@@ -1,1 +1,1 @@
-"""Frames of a sound as positions: convolutions over them as products of neighbouring frames; characters at the end."""
+"""Convolutions over audio frames, computed as matrix products over neighbouring frames; and the character head."""

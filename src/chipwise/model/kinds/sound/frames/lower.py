@@ -11,7 +11,7 @@ from chipwise.model.ops.op import Op
 
 
 def lower_frames(arch: ArchSpec, stem: SoundStem, *, weights: str, batch: int) -> list[tuple[str, Op]]:
-    """From ``batch`` spectrograms to the residual stream: neighbouring frames side by side, times a matrix."""
+    """From ``batch`` spectrograms to the residual stream: concatenated neighbouring frames, times a matrix."""
     d = arch.d_model
     ops: list[tuple[str, Op]] = [
         ("frames", Elementwise(function="transpose", elements=batch * stem.frames * stem.channels))

@@ -10,10 +10,10 @@ from chipwise.model.nn.precision import compute_format
 
 
 class Frames(nn.Module):
-    """From a spectrogram to the inputs of the first layer, without their positions.
+    """Turns a spectrogram into the inputs of the first layer, before positions are added.
 
-    A convolution is a matrix (D, K · C) times neighbouring frames side by side, the earliest first: what
-    ``torch.nn.Conv1d`` computes whose weight (D, C, K) is the matrix turned. So a matrix of its own can be quantised.
+    Each convolution is computed as a matrix (D, K · C) times K concatenated neighbouring frames, the earliest first.
+    The result equals ``torch.nn.Conv1d`` with the matrix rearranged to (D, C, K). As a matrix, it can be quantised.
     """
 
     def __init__(self, stem: SoundStem, d_model: int) -> None:

@@ -1,4 +1,4 @@
-"""Convolutions over frames, stretches of positions, and the head over characters as ONNX nodes."""
+"""Convolutions over frames and the head over characters as ONNX nodes."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from chipwise.model.kinds.sound.stem import SoundStem
 
 
 def add_frames(graph: GraphBuilder, arch: ArchSpec, stem: SoundStem) -> str:
-    """The residual stream (B, T, D) of the input ``image``, a spectrogram (B, bands, frames).
+    """The residual stream (B, T, D) from the input ``image``, a spectrogram (B, bands, frames).
 
-    Neighbouring frames are gathered side by side and multiplied: the runtime's Conv knows no int8 that is fast on CPUs,
-    its products do.
+    Neighbouring frames are gathered, concatenated and multiplied, because ONNX Runtime has fast int8 matrix products on
+    CPUs, but no fast int8 Conv.
     """
     x = graph.input("image", TensorProto.FLOAT, ["batch", *stem.shape])
     x = graph.node("Transpose", [x], "stem.turned", perm=[0, 2, 1])
@@ -38,11 +38,11 @@ def add_frames(graph: GraphBuilder, arch: ArchSpec, stem: SoundStem) -> str:
 
 
 def neighbours(count: int, kernel: int, stride: int) -> npt.NDArray[np.int64]:
-    """The padded frames that each of ``count`` outputs sees, (count, kernel)."""
+    """Numbers of the padded frames that each of ``count`` outputs reads, (count, kernel)."""
     return stride * np.arange(count)[:, None] + np.arange(kernel)
 
 
 def add_characters(graph: GraphBuilder, arch: ArchSpec, x: str) -> None:
-    """``logits`` (B, T, characters) of every position's normed state."""
+    """``logits`` (B, T, characters) from every position's normed state."""
     graph.projection("logits", x, parts=["head"], key="head", k=arch.d_model, widths=[arch.outputs], bias=True)
     graph.output("logits", ["batch", arch.max_tokens, arch.outputs])

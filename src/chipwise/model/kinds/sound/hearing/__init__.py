@@ -1,1 +1,1 @@
-"""From a sound to positions, as published models do it: convolutions, their norms, and what tells positions."""
+"""The stem of pretrained audio encoders: convolutions, their norms, and position embeddings."""

@@ -1,4 +1,4 @@
-"""The stem of a published model that hears, as operators."""
+"""The stem of a pretrained audio encoder as operators."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from chipwise.model.ops.op import Op
 
 
 def lower_sound(arch: ArchSpec, stem: SoundStem, *, weights: str, batch: int) -> Iterator[tuple[str, Op]]:
-    """From ``batch`` sounds to the residual stream, each operator with its name inside the stem.
+    """The operators from ``batch`` sounds to the residual stream, each with its name inside the stem.
 
-    Convolutions stay in FP32, whatever ``weights`` are.
+    Convolutions stay in FP32 for every ``weights``.
     """
     d, rows = arch.d_model, batch * stem.tokens
     lengths = stem.areas()
@@ -57,7 +57,7 @@ def _conv(conv: SoundConv, place: str, *, into: int, batch: int, positions: int)
                 centred=True,
             ),
         )
-    if conv.norm == "group":  # each channel over time
+    if conv.norm == "group":  # normed per channel, over time
         yield f"{place}.norm", NormOp(rows=batch * conv.channels, width=positions, norm="layernorm", bias=True)
     elif conv.norm == "layer":
         yield f"{place}.turned", Elementwise(function="transpose", elements=values)

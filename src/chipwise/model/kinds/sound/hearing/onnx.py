@@ -1,4 +1,4 @@
-"""The stem of a published model that hears, as ONNX nodes."""
+"""The stem of a pretrained audio encoder as ONNX nodes."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from chipwise.model.blocks.norm.onnx import add_norm
 from chipwise.model.blocks.onnx_graph import MICROSOFT, GraphBuilder
 from chipwise.model.kinds.sound.stem import SoundConv, SoundStem
 
-CONV_EPS = 1e-5  # of norms between convolutions
+CONV_EPS = 1e-5  # epsilon of norms between convolutions
 
 
 def add_sound(graph: GraphBuilder, arch: ArchSpec, stem: SoundStem) -> str:
-    """The residual stream (B, T, D) of the input ``sound``.
+    """The residual stream (B, T, D) from the input ``sound``.
 
-    That is (B, samples) of any length, or spectrograms (B, bands, frames); of a length of its own where positions have
-    a table.
+    ``sound`` is (B, samples) or spectrograms (B, bands, frames). The length is dynamic, unless the model has a position
+    table.
     """
     length: int | str = stem.frames if stem.position_rows else "length"
     shape: list[int | str] = ["batch", length] if stem.channels == 1 else ["batch", stem.channels, length]
@@ -54,7 +54,7 @@ def _add_conv(graph: GraphBuilder, conv: SoundConv, key: str, x: str, *, into: i
     x = graph.node("Conv", inputs, f"{key}.out", **sizes)
     if conv.norm != "none":
         ends = [graph.vector(f"{key}.norm.{kind}", conv.channels) for kind in ("weight", "bias")]
-        if conv.norm == "group":  # each channel over time
+        if conv.norm == "group":  # normed per channel, over time
             x = graph.node("InstanceNormalization", [x, *ends], f"{key}.normed", epsilon=CONV_EPS)
         else:
             turned = graph.node("Transpose", [x], f"{key}.turned", perm=[0, 2, 1])
@@ -64,11 +64,11 @@ def _add_conv(graph: GraphBuilder, conv: SoundConv, key: str, x: str, *, into: i
 
 
 def _add_places(graph: GraphBuilder, arch: ArchSpec, stem: SoundStem, x: str) -> str:
-    """A wide convolution of the positions, with as many outputs as inputs; even taps look further back than ahead."""
+    """Position embeddings by a wide convolution that keeps the length; an even kernel has one tap more to the left."""
     d, taps, key = arch.d_model, stem.position_taps, "stem.places"
 
     def weight() -> npt.NDArray[np.float32]:
-        """Each tap's values scaled to the length that is stored for it (weight norm)."""
+        """The kernel with weight norm applied: each tap's values are scaled to the stored norm."""
         values = graph.weight(f"{key}.weight_v", (d, d // stem.position_groups, taps))
         lengths = np.sqrt((values.astype(np.float64) ** 2).sum((0, 1), keepdims=True))
         scaled = graph.weight(f"{key}.weight_g", (1, 1, taps)) * values / lengths
