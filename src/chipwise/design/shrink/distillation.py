@@ -165,7 +165,7 @@ class Distiller:
         """Goes back to the last checkpoint with half the rate; a second time is one too many."""
         if self.rate_scale < 1:
             raise TrainingDiverged(
-                f"the loss was no longer finite at step {self.step}, again at half the rate; lower the rate "
+                f"the loss was no longer finite at step {self.step}, even at half the rate; lower the rate "
                 f"({self.healing.rate:g})"
             )
         if not self._resume():

@@ -1,1 +1,1 @@
-"""Data sets: the protocol and its table, text sources, tokenizers, windows of tokens, files of users."""
+"""Data sets: the protocol and its kinds, text sources, tokenizers, token windows, and readers of users' files."""

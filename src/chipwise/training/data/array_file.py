@@ -1,4 +1,4 @@
-"""Arrays by name in one ``.npz`` file, as data sets are kept."""
+"""Stores a data set as named arrays in one ``.npz`` file."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ T = TypeVar("T")
 
 
 def write_arrays(path: Path, arrays: Mapping[str, AnyArray], *, packed: bool = False) -> None:
-    """Writes arrays by name, all at once; ``packed`` compresses them."""
+    """Writes named arrays to one file, replacing it atomically; ``packed`` compresses them."""
     stream = io.BytesIO()
     (np.savez_compressed if packed else np.savez)(stream, **arrays)  # type: ignore[arg-type]
     with storage(path):
@@ -26,7 +26,7 @@ def write_arrays(path: Path, arrays: Mapping[str, AnyArray], *, packed: bool = F
 
 
 def read_arrays(path: str | Path, made: Callable[[Mapping[str, AnyArray]], T], *, what: str = "data") -> T:
-    """What ``made`` makes of the arrays of a file; a name that the file lacks raises KeyError there.
+    """Reads the arrays of a file and returns ``made(arrays)``; a KeyError in ``made`` means that an array is missing.
 
     Raises:
         DataError: The file is missing or is not what :func:`write_arrays` writes.
@@ -37,4 +37,4 @@ def read_arrays(path: str | Path, made: Callable[[Mapping[str, AnyArray]], T], *
     except FileNotFoundError:
         raise DataError(f"{path}: there is no such file of {what}") from None
     except (ValueError, KeyError, OSError, EOFError, zipfile.BadZipFile) as error:
-        raise DataError(f"{path}: not a file of {what} ({error}); delete it and it is made again") from None
+        raise DataError(f"{path}: not a file of {what} ({error}); delete it, and it will be created again") from None

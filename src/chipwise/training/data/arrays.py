@@ -1,7 +1,7 @@
-"""Data sets stored as arrays in one ``.npz`` file, and the usual kind: inputs with labels.
+"""Data sets stored as arrays in one ``.npz`` file, and the most common kind: inputs with class labels.
 
-The file of inputs with labels holds inputs (uint8 or float32) and labels of each part, and what its inputs are scaled
-by; a model gives logits of classes.
+The file of labelled data holds the inputs (uint8 or float32) and labels of each part, and the mean and standard
+deviation that inputs are scaled by. Models output one logit per class.
 """
 
 from __future__ import annotations
@@ -38,13 +38,13 @@ Part = tuple[AnyArray, NDArray[np.int64]]  # inputs (n, …) and labels (n,)
 class ArrayDataset(ABC):
     """Base of data sets stored as arrays; see :class:`chipwise.training.data.dataset.Dataset`.
 
-    A subclass says what its file holds (:meth:`fields`, :meth:`of_fields`), what a model reads (:meth:`examples`), and
-    how its outputs are scored (:meth:`metric`).
+    A subclass defines the arrays of its file (:meth:`fields`, :meth:`of_fields`), the inputs of a model
+    (:meth:`examples`), and the score of a model's outputs (:meth:`metric`).
     """
 
     __slots__ = ()
-    rows: ClassVar[int] = 256  # examples at a time, where a model is evaluated
-    packed: ClassVar[bool] = True  # whether the file is compressed: noise hardly shrinks, and each training reads it
+    rows: ClassVar[int] = 256  # examples per batch when a model is evaluated
+    packed: ClassVar[bool] = True  # whether the file is compressed; False for noisy data, which hardly shrinks
 
     @abstractmethod
     def fields(self) -> Mapping[str, AnyArray]:
@@ -53,27 +53,28 @@ class ArrayDataset(ABC):
     @classmethod
     @abstractmethod
     def of_fields(cls, file: Mapping[str, AnyArray]) -> Self:
-        """The data set of a file's arrays; a name that the file lacks raises KeyError."""
+        """Builds the data set from the arrays of a file; raises KeyError if an array is missing."""
 
     @abstractmethod
     def sizes(self) -> Iterator[tuple[int, int]]:
-        """Entries and bytes of each part, in the order of ``PARTS``."""
+        """Number of entries and bytes of each part, in the order of ``PARTS``."""
 
     @abstractmethod
     def count(self, split: Split) -> int:
-        """Examples of a part."""
+        """Number of examples in a part."""
 
     @abstractmethod
     def examples(self, split: Split, rows: slice = ALL) -> tuple[AnyArray, ...]:
-        """The model's inputs for examples of a part: one array (n, …) each."""
+        """Model inputs for the examples of a part, one array (n, …) per input."""
 
     @abstractmethod
     def metric(
         self, outputs: NDArray[np.floating], split: Split, rows: slice = ALL
     ) -> tuple[Float64Array, Float64Array]:
-        """The model's loss on each example by its outputs, and the examples' sizes, each (n,).
+        """Loss of each example given the model's outputs, and each example's size; both (n,).
 
-        NaN if outputs are not finite. The loss of all is the sum of the former over that of the latter.
+        Losses are NaN if outputs are not finite. The total loss is the sum of the losses divided by the sum of the
+        sizes.
         """
 
     def save(self, path: Path) -> None:
@@ -82,7 +83,7 @@ class ArrayDataset(ABC):
 
     @classmethod
     def load(cls, path: str | Path) -> Self:
-        """The data set of a file.
+        """Loads the data set from a file.
 
         Raises:
             DataError: The file is missing or is not what :meth:`save` writes.
@@ -90,15 +91,15 @@ class ArrayDataset(ABC):
         return read_arrays(path, cls.of_fields)
 
     def example_tokens(self, arch: ArchSpec) -> int:
-        """Positions that the model's layers see of one example."""
+        """Positions that the model's layers process for one example."""
         return max(1, arch.max_tokens)
 
     def step_tokens(self, arch: ArchSpec, recipe: Recipe) -> int:
-        """Positions of a batch of examples."""
+        """Positions in one training batch."""
         return recipe.batch_windows * self.example_tokens(arch)
 
     def shown_loss(self, loss: float) -> float:
-        """Nats per example, unchanged."""
+        """The loss unchanged: nats per example."""
         return loss
 
     def judge(
@@ -109,7 +110,7 @@ class ArrayDataset(ABC):
         most: int | None = None,
         dtype: torch.dtype | None = None,
     ) -> HeldOutScore:
-        """Loss of the first ``most`` examples together, by :meth:`metric`."""
+        """Loss of ``model`` on the first ``most`` examples of ``split``, computed by :meth:`metric`."""
         import torch
 
         device, lost, size = next(model.parameters()).device, 0.0, 0.0
@@ -126,13 +127,13 @@ class ArrayDataset(ABC):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LabelledArrays(ArrayDataset):
-    """Inputs with labels, in three parts. A model learns ``(inputs − mean) / std``; its metric is the share of errors.
+    """Inputs with class labels, in three parts. Models read ``(inputs − mean) / std``; the metric is the error rate.
 
     Attributes:
-        train: Inputs (n, …) as stored, and labels (n,). Inputs are uint8 or float32; of numbers of words, which no
-            model scales, int64.
-        validation: The same of the part that selects models.
-        test: The same of the part that selects nothing.
+        train: Inputs (n, …) as stored, and labels (n,). Inputs are uint8 or float32, or int64 word ids, which are not
+            scaled.
+        validation: Inputs and labels of the part that models are selected on.
+        test: Inputs and labels of the part that is used for no selection.
         classes: Names of the labels, in order.
         mean: Subtracted from the inputs; broadcasts against one example.
         std: Divisor of the inputs after the mean is subtracted.
@@ -147,13 +148,13 @@ class LabelledArrays(ArrayDataset):
 
     @property
     def identity(self) -> Sequence[object]:
-        """Sizes, classes and the first examples."""
+        """Sizes, class names and the first examples, which identify the data."""
         inputs, labels = self.train
         first = digest([np.asarray(inputs[:64], np.float64).round(6).ravel().tolist(), labels[:1024].tolist()])
         return [*inputs.shape, *self.classes, first]
 
     def require_fit(self, arch: ArchSpec) -> None:
-        """Raises InputError if the model's number of classes or input shape differs."""
+        """Raises InputError if the model's number of classes or input shape differs from the data's."""
         if arch.outputs != len(self.classes):
             raise InputError(f"the model tells {arch.outputs} classes apart, the data has {len(self.classes)}")
         shape = arch.stem.shape
@@ -170,18 +171,18 @@ class LabelledArrays(ArrayDataset):
         return torch.from_numpy(np.ascontiguousarray(chosen)), torch.from_numpy(labels[rows])
 
     def changed(self, inputs: AnyArray, random: np.random.Generator) -> AnyArray:
-        """Inputs of a training batch after random changes that keep labels valid (augmentation); none here."""
+        """Training inputs after random changes that keep their labels valid (augmentation); unchanged in this class."""
         return inputs
 
     def scaled(self, inputs: AnyArray) -> AnyArray:
         """Inputs scaled as the model reads them."""
-        if inputs.dtype == np.int64:  # numbers of words
+        if inputs.dtype == np.int64:  # word ids
             return inputs
         found: NDArray[np.float32] = (inputs.astype(np.float32) - self.mean) / self.std
         return found
 
     def part(self, split: Split) -> Part:
-        """Stored inputs, and labels, of a part."""
+        """Stored inputs and labels of a part."""
         return self.validation if split == "validation" else self.test
 
     def sizes(self) -> Iterator[tuple[int, int]]:
@@ -190,7 +191,7 @@ class LabelledArrays(ArrayDataset):
             yield len(labels), int(inputs.nbytes)
 
     def count(self, split: Split) -> int:
-        """Examples of a part."""
+        """Number of examples in a part."""
         return len(self.part(split)[1])
 
     def examples(self, split: Split, rows: slice = ALL) -> tuple[AnyArray, ...]:
@@ -200,7 +201,7 @@ class LabelledArrays(ArrayDataset):
     def metric(
         self, outputs: NDArray[np.floating], split: Split, rows: slice = ALL
     ) -> tuple[Float64Array, Float64Array]:
-        """1 for each wrong prediction, else 0."""
+        """1 for each wrong prediction and 0 for each correct one; every size is 1."""
         return errors_of(outputs, self.part(split)[1][rows])
 
     def loss(self, model: nn.Module, batch: Sequence[Tensor], dtype: torch.dtype) -> Tensor:
@@ -213,7 +214,7 @@ class LabelledArrays(ArrayDataset):
         return torch.nn.functional.cross_entropy(logits.float(), labels)
 
     def fields(self) -> Mapping[str, AnyArray]:
-        """Inputs and labels of each part, scales, and names of the classes."""
+        """Arrays of the file: inputs and labels of each part, scales, and class names."""
         held: dict[str, AnyArray] = {"mean": self.mean, "std": self.std, "classes": np.array(self.classes)}
         for name in PARTS:
             held[f"{name}_inputs"], held[f"{name}_labels"] = getattr(self, name)
@@ -221,32 +222,32 @@ class LabelledArrays(ArrayDataset):
 
     @classmethod
     def of_fields(cls, file: Mapping[str, AnyArray]) -> Self:
-        """The data set of a file's arrays."""
+        """Builds the data set from the arrays of a file."""
         parts = {name: (file[f"{name}_inputs"], file[f"{name}_labels"].astype(np.int64)) for name in PARTS}
         scales = file["mean"].astype(np.float32), file["std"].astype(np.float32)
         return cls.of_parts(parts, map(str, file["classes"]), scales)
 
     @classmethod
     def of_parts(cls, parts: Mapping[str, Part], classes: Iterable[str], scales: Scales) -> Self:
-        """The data set of its parts by name, the names of its labels, and mean and deviation of its inputs."""
+        """Builds the data set from its parts by name, the class names, and the mean and deviation of its inputs."""
         train, validation, test = (parts[name] for name in PARTS)
         mean, std = scales
         return cls(train=train, validation=validation, test=test, classes=tuple(classes), mean=mean, std=std)
 
 
 def errors_of(logits: NDArray[np.floating], labels: NDArray[np.int64]) -> tuple[Float64Array, Float64Array]:
-    """1 for each wrong prediction, else 0, and sizes of 1; NaN if logits are not finite."""
+    """1 for each wrong prediction, else 0, and sizes of 1; errors are NaN if logits are not finite."""
     wrong = (logits.argmax(axis=1) != labels).astype(float)
     return np.where(np.isfinite(logits).all(axis=1), wrong, np.nan), np.ones(len(labels))
 
 
 def rows_of_batch(number: int, rows: int, count: int, *, seed: int) -> NDArray[np.int64]:
-    """The examples of batch ``number`` of ``rows`` out of ``count``; every epoch has its own order."""
+    """Indices of the examples in batch ``number`` (``rows`` of ``count``); every epoch has a different order."""
     places = (divmod(i, count) for i in range(number * rows, (number + 1) * rows))
     return np.array([shuffled(seed, epoch, count)[place] for epoch, place in places])
 
 
 @functools.lru_cache(maxsize=2)
 def shuffled(seed: int, epoch: int, count: int) -> NDArray[np.int64]:
-    """The order of ``count`` examples in an epoch."""
+    """A random order of ``count`` examples for an epoch."""
     return np.random.default_rng([seed, epoch]).permutation(count)

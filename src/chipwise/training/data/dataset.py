@@ -1,8 +1,9 @@
-"""Data sets: their protocol for trainings, and the table of kinds.
+"""The protocol of data sets for training, and the table of their kinds.
 
-The trainer knows no domain. It asks a data set for the batch of a step, for the loss of a batch, and for the quality of
-a model on held-out data. Text windows are one kind (``tokens.TokenData``), arrays with labels another
-(``arrays.LabelledArrays``). A data set is a file that any worker can read; a :class:`DataFile` names its kind and path.
+The trainer contains no code for a particular domain. It gets the batch of a step, the loss of a batch, and the quality
+of a model on held-out data from a data set. Text windows are one kind (``tokens.TokenData``), arrays with labels
+another (``arrays.LabelledArrays``). A data set is a file that any worker can read; a :class:`DataFile` names its kind
+and path.
 """
 
 from __future__ import annotations
@@ -54,10 +55,10 @@ class DataFile:
     """Location and kind of a training's data."""
 
     path: str
-    kind: str = "tokens"  # a row of DATASETS
+    kind: str = "tokens"  # a key of DATASETS
 
     def load(self) -> Dataset:
-        """The data set.
+        """Loads the data set.
 
         Raises:
             UnknownName: No such kind is known.
@@ -71,28 +72,28 @@ class DataFile:
 class HeldOutScore:
     """Quality of a model on held-out data."""
 
-    loss: float  # the task's metric as something to minimise: bits per byte, or a share of errors
-    perplexity: float | None = None  # per token, of text
+    loss: float  # the task's metric as a loss to minimise, such as bits per byte or an error rate
+    perplexity: float | None = None  # per token; for text only
 
 
 @runtime_checkable
 class HoldsWeights(Protocol):
-    """Data that comes with weights which a model holds and does not learn, such as a decoder's."""
+    """Data with fixed weights that a model contains but does not learn, such as a decoder's."""
 
     def held(self, arch: ArchSpec) -> Mapping[str, AnyArray]:
-        """Tensors of a model by the names in its torch module; empty if it has none."""
+        """Fixed tensors by their names in the model's torch module; empty if there are none."""
         ...
 
 
 class Dataset(Protocol):
-    """Data for training and evaluation. Deterministic: a batch follows from its number and the seed.
+    """Data for training and evaluation. Deterministic: the batch number and the seed determine a batch.
 
-    A batch is a tuple of tensors with the examples along the first axis of each, so that a batch can be divided.
+    A batch is a tuple of tensors whose first axis is the example, so that a batch can be split.
     """
 
     @property
     def identity(self) -> Sequence[object]:
-        """Plain values that tell this data from other data; part of the identity of a training."""
+        """Plain values that identify this data; they are part of a training's identity."""
         ...
 
     def require_fit(self, arch: ArchSpec) -> None:
@@ -104,7 +105,7 @@ class Dataset(Protocol):
         ...
 
     def step_tokens(self, arch: ArchSpec, recipe: Recipe) -> int:
-        """Positions in one step's batch: tokens of text, or positions after the stem."""
+        """Positions in the batch of one step: text tokens, or positions after the model's stem."""
         ...
 
     def batch(self, arch: ArchSpec, recipe: Recipe, number: int, *, seed: int) -> tuple[Tensor, ...]:
@@ -112,11 +113,11 @@ class Dataset(Protocol):
         ...
 
     def loss(self, model: nn.Module, batch: Sequence[Tensor], dtype: torch.dtype) -> Tensor:
-        """Mean loss of a batch, differentiable; products of matrices run in ``dtype``."""
+        """Mean loss of a batch, differentiable; matrix products run in ``dtype``."""
         ...
 
     def shown_loss(self, loss: float) -> float:
-        """The mean loss of a batch in the unit of training curves."""
+        """Converts a batch's mean loss to the unit of training curves."""
         ...
 
     def judge(
@@ -124,13 +125,13 @@ class Dataset(Protocol):
     ) -> HeldOutScore:
         """Quality of ``model`` on ``split``.
 
-        ``most`` limits it to the first part: bytes of text, or examples. ``dtype`` is FP32 unless given.
+        ``most`` limits the evaluation to the first so many bytes of text, or examples. ``dtype`` is FP32 unless given.
         """
         ...
 
 
 def with_held(model: Module, data: Dataset) -> Module:
-    """``model``, new, with the weights that come with ``data``."""
+    """A new model with the weights of ``model`` and the fixed weights of ``data``."""
     import torch
 
     if isinstance(data, HoldsWeights):
@@ -140,10 +141,10 @@ def with_held(model: Module, data: Dataset) -> Module:
 
 
 def fitting(part: object, kind: type[PartT], message: str) -> PartT:
-    """The stem or head of a model, which must be of ``kind`` for the data to be learnt.
+    """Returns ``part``, a model's stem or head, after checking that its type is ``kind``, which the data needs.
 
     Raises:
-        InputError: It is another; says ``message``.
+        InputError: Its type is different; ``message`` is the error text.
     """
     if not isinstance(part, kind):
         raise InputError(message)

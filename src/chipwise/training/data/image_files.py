@@ -1,4 +1,4 @@
-"""Images of a user's files, decoded by Pillow: regular files of a bounded size alone."""
+"""Reads users' image files with Pillow; only regular files of limited size."""
 
 from __future__ import annotations
 
@@ -16,26 +16,26 @@ from chipwise.errors import DataError
 if TYPE_CHECKING:
     from PIL.Image import Image as PillowImage
 
-MOST_BYTES = 2**28  # of one image's file
-MOST_PIXELS = 2**26  # of one image
+MOST_BYTES = 2**28  # in one image file
+MOST_PIXELS = 2**26  # in one image
 _BROKEN = (
     *(OSError, ValueError, SyntaxError, EOFError, IndexError, KeyError, TypeError, OverflowError, MemoryError),
     *(struct.error, zlib.error),
-)  # what decoders raise of broken files
+)  # exceptions that decoders raise for broken files
 
 
 def read_image(path: Path, *, channels: int) -> PillowImage:
-    """The image of a file, grey for one channel and RGB for more, as Pillow holds it.
+    """Reads an image file as a Pillow image: grey for one channel, RGB for more.
 
     Raises:
-        SpecError: There is no such file, or it is no regular one.
+        SpecError: The file does not exist or is not a regular file.
         DataError: It is not an image, or too large.
     """
     return decoded_image(read_bytes(path, most=MOST_BYTES), where=str(path), channels=channels)
 
 
 def decoded_image(content: bytes, *, where: str, channels: int) -> PillowImage:
-    """The image that ``content`` encodes; ``where`` names it in messages.
+    """Decodes the image in ``content``; ``where`` names it in error messages.
 
     Raises:
         DataError: It is not an image, or too large.

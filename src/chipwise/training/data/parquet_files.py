@@ -1,4 +1,4 @@
-"""Columns of a user's Parquet file, refused by the sizes that it declares before they are read."""
+"""Reads columns of a user's Parquet file; a file that declares too large a size is refused before it is read."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from chipwise.errors import DataError
 
 
 def read_columns(path: Path, columns: Sequence[str]) -> list[list[Any]]:
-    """The values of each of ``columns``, in their order; at least one row.
+    """The values of each of ``columns``, in that order; the file must have at least one row.
 
     Raises:
-        DataError: There is no such file, it is no whole Parquet file, lacks a column, or holds no rows.
-        SpecError: It unpacks to too much.
+        DataError: The file is missing, truncated, lacks a column, or has no rows.
+        SpecError: Its uncompressed size is too large.
         MissingExtra: pyarrow is not installed.
     """
     with optional_imports():

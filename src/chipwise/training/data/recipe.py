@@ -1,4 +1,4 @@
-"""The recipe of a training: batch, rates and schedule."""
+"""The training recipe: batch size, learning rates and schedule."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from chipwise.errors import SpecError
 from chipwise.model.arch.arch import ArchSpec
 
 WINDOW_TOKENS = 128
-STEPS = "-steps"  # at the end of the budget in the names of files, where steps are counted
+STEPS = "-steps"  # suffix of file names whose budget is counted in steps
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -18,15 +18,15 @@ class Recipe:
 
     window_tokens: int = WINDOW_TOKENS
     batch_windows: int = 16
-    matrix_rate: float = 0.01  # of the layers' matrices
-    table_rate: float = 0.024  # of the token table, head, norms and biases
+    matrix_rate: float = 0.01  # learning rate of the layers' matrices
+    table_rate: float = 0.024  # learning rate of the token table, head, norms and biases
     weight_decay: float = 0.1
-    rounds: int = 3  # of orthogonalisation
-    momentum: float = 0.8  # of the matrices' gradients; 0.1 less for all else
+    rounds: int = 3  # iterations of orthogonalisation
+    momentum: float = 0.8  # of the matrices' gradients; all other parameters use 0.1 less
     warmup_steps: int = 20
-    decay_share: float = 0.5  # of the budget
+    decay_share: float = 0.5  # last part of the budget, in which the rate decays to zero
     clip_norm: float = 1.0
-    rate_width: int | None = 192  # where both rates hold, at width d √(rate_width / d) times them; None: everywhere
+    rate_width: int | None = 192  # the rates hold at this width and scale with 1/√width; None: no scaling
 
     def __post_init__(self) -> None:
         for name in ("window_tokens", "batch_windows"):
@@ -36,17 +36,17 @@ class Recipe:
             raise SpecError(f"must lie between 0 and 1, not {self.decay_share}", field="decay_share")
 
     def rates(self, d_model: int) -> tuple[float, float]:
-        """The full rates of the layers' matrices, and of all else, for a model of this width."""
+        """Full learning rates of the layers' matrices and of all other parameters, for a model of this width."""
         share = 1.0 if self.rate_width is None else math.sqrt(self.rate_width / d_model)
         return self.matrix_rate * share, self.table_rate * share
 
 
 def tokens_per_step(arch: ArchSpec, recipe: Recipe | None = None) -> int:
-    """Tokens that one step of ``arch`` learns from."""
+    """Tokens that one training step of ``arch`` processes."""
     recipe = recipe or Recipe()
     return recipe.batch_windows * min(recipe.window_tokens, arch.max_tokens)
 
 
 def budget_name(budget: float, *, counted: bool) -> str:
-    """The part of a training's file names that tells its budget: ``4`` for CPU seconds, ``300-steps``."""
+    """The part of a training's file names that states its budget: ``4`` (CPU seconds) or ``300-steps``."""
     return f"{int(budget)}{STEPS}" if counted else f"{budget:g}"

@@ -1,8 +1,8 @@
-"""Text to train on: read, deduplicated and split into training, validation and test parts by whole entries.
+"""Training text: read, deduplicated and split into training, validation and test parts by whole entries.
 
-Related entries (terms under one parent, codes of one category) form a group, and a group lies wholly in one part, so
-that no model is evaluated on a sentence whose sibling it was trained on. Models are selected on the validation part;
-the test part only scores what was selected.
+Related entries (terms under one parent, codes of one category) form a group, and all entries of a group are in the same
+part, so that no model is evaluated on text closely related to its training text. Models are selected on the validation
+part; the test part only scores selected models.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from chipwise.core.files import build, read_bytes
 from chipwise.core.tables import Table
 from chipwise.errors import DataError, SpecError, counted
 
-MOST_TEXT_BYTES = 2**31  # of one file, which is read whole
+MOST_TEXT_BYTES = 2**31  # per file; files are read whole
 MINIMUM_TRAIN_BYTES = 20_000
 MINIMUM_HELD_OUT_BYTES = 1_000  # of the validation part, and of the test part
-ENOUGH_ENTRIES = 20  # of which some can be held out
-PASSAGE = 600  # characters of a piece of text that nothing divides
+ENOUGH_ENTRIES = 20  # fewest entries from which some are held out
+PASSAGE = 600  # characters per piece of text without natural divisions
 
 Division = Literal["blank-lines", "lines", "files", "passages"]
 
@@ -40,7 +40,7 @@ SOURCES = Table(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DataSpec:
-    """The text to learn, and its division.
+    """The text to learn, and how it is split.
 
     ``paths`` (file names or globs, relative to the run file, or ``package:NAME/GLOB`` inside an installed package) and
     ``entries`` are for the source ``files``. The test part is as large as the validation part unless ``test_share`` is
@@ -51,8 +51,8 @@ class DataSpec:
     paths: tuple[str, ...] = ()
     entries: Division = "blank-lines"
     validation_share: float = 0.06
-    test_share: float | None = None  # as validation_share unless given
-    licence: str | None = None  # of the user's own text, for the model card
+    test_share: float | None = None  # validation_share if not given
+    licence: str | None = None  # licence of the user's own text, for the model card
 
     def __post_init__(self) -> None:
         for name in ("validation_share", "test_share"):
@@ -66,7 +66,7 @@ class DataSpec:
                 field="validation_share",
             )
         if self.paths and self.source == "medical-definitions":
-            raise SpecError(f"{self.source} reads none; set source: files, or leave them out", field="paths")
+            raise SpecError(f"source {self.source} takes none; set source: files, or leave them out", field="paths")
 
     @property
     def share_of_test(self) -> float:
@@ -87,13 +87,13 @@ class RawText:
     """Text of a source, before duplicates are removed and it is split."""
 
     entries: tuple[Entry, ...]
-    source: str  # where the text comes from, with versions
+    source: str  # origin of the text, with versions
     licence: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Corpus:
-    """Text ready to be tokenised: no entry occurs twice, and none in two parts."""
+    """Text ready to be tokenised: entries are unique and each belongs to one part."""
 
     name: str
     train: tuple[str, ...]
@@ -166,12 +166,12 @@ def load_corpus(spec: DataSpec | Mapping[str, object], *, base: str | Path = "."
 
 
 def normal_form(text: str) -> str:
-    """Normal form of an entry, without case and spacing."""
+    """An entry in lower case with normalised spacing, for finding duplicates."""
     return " ".join(text.split()).casefold()
 
 
 def deduplicate(entries: Iterable[Entry]) -> tuple[tuple[Entry, ...], int]:
-    """The first of each set of equal entries (case and spacing ignored), and how many were dropped."""
+    """Removes entries that repeat an earlier one (ignoring case and spacing); also the number removed."""
     seen: dict[str, Entry] = {}
     total = 0
     for entry in entries:
@@ -185,7 +185,7 @@ def deduplicate(entries: Iterable[Entry]) -> tuple[tuple[Entry, ...], int]:
 def split(
     entries: Iterable[Entry], *, validation: float, test: float
 ) -> tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...]]:
-    """Training, validation and test texts, by a hash of each entry's group.
+    """Splits entries into training, validation and test texts by a hash of each entry's group.
 
     Adding entries moves no other entry to another part, and the size of the test part does not change the validation
     part. Each part is ordered by hash, so that a prefix of it is a fair sample.
@@ -200,7 +200,7 @@ def split(
 
 
 def files_of(paths: Iterable[str], base: Path) -> list[Path]:
-    """The files that names and patterns mean, from ``base`` on, each once.
+    """Files that match the names and patterns, relative to ``base``, without repetitions.
 
     Raises:
         DataError: A pattern matches none.
@@ -272,7 +272,7 @@ def _read_text(path: Path) -> str:
 
 
 def usual_division(paths: Iterable[Path]) -> Division:
-    """Blank lines, where they divide these files into enough entries to hold some out; else passages."""
+    """Blank lines, if they divide these files into enough entries to hold some out; else passages."""
     found = 0
     for path in paths:
         found += sum(1 for _ in _divide(_read_text(path), "blank-lines"))
@@ -282,7 +282,7 @@ def usual_division(paths: Iterable[Path]) -> Division:
 
 
 def _passages(text: str) -> Iterable[str]:
-    """Pieces of about ``PASSAGE`` characters that end where a word does."""
+    """Splits text into pieces of about ``PASSAGE`` characters, at the ends of words."""
     piece: list[str] = []
     held = 0
     for word in text.split():

@@ -1,4 +1,4 @@
-"""Rows of a user's table of texts, in CSV, JSONL or Parquet."""
+"""Rows of a user's table of texts, read from CSV, JSONL or Parquet."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def text_rows(path: Path, columns: Sequence[str]) -> Iterator[dict[str, str]]:
     """The texts of ``columns`` in each row.
 
     Raises:
-        DataError: The file is missing or broken, or a row lacks a text; names the row.
+        DataError: The file is missing or broken, or a row lacks a text; the message names the row.
         MissingExtra: A package that reads it is not installed.
     """
     for number, row in enumerate(_rows(path, columns), start=1):

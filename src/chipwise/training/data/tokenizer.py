@@ -1,6 +1,7 @@
 """Byte-level BPE: one training gives every vocabulary size, because a smaller vocabulary is a prefix of a larger one.
 
-Token 0 separates entries. A stream of tokens is ``sep entry sep entry … sep``, so each entry and its end are predicted.
+Token 0 separates entries. A stream of tokens is ``sep entry sep entry … sep``, so models predict each entry and its
+end.
 """
 
 from __future__ import annotations
@@ -58,7 +59,7 @@ def train_tokenizer(texts: Iterable[str], vocab_size: int) -> Tokenizer:
 
 
 def cut(tokenizer: Tokenizer, vocab_size: int) -> Tokenizer:
-    """``tokenizer`` with only its first ``vocab_size`` tokens, equal to training one of that size."""
+    """``tokenizer`` reduced to its first ``vocab_size`` tokens, which equals training one of that size."""
     from tokenizers import Tokenizer
 
     _check_size(vocab_size)
@@ -69,7 +70,7 @@ def cut(tokenizer: Tokenizer, vocab_size: int) -> Tokenizer:
     merges = []
     for merge in state["model"]["merges"]:
         if vocab["".join(merge)] >= vocab_size:
-            break  # tokens are numbered in the order of the merges that made them
+            break  # tokens are numbered in the order in which merges created them
         merges.append(merge)
     state["model"]["merges"] = merges
     state["model"]["vocab"] = {token: number for token, number in vocab.items() if number < vocab_size}
@@ -77,7 +78,7 @@ def cut(tokenizer: Tokenizer, vocab_size: int) -> Tokenizer:
 
 
 def encode(tokenizer: Tokenizer, texts: Sequence[str]) -> Tokens:
-    """``texts`` as one stream: a separator first and one after each text."""
+    """Encodes ``texts`` as one stream of tokens: a separator first, and one after each text."""
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     separator = tokenizer.token_to_id(SEPARATOR)
     parts = [np.array([separator], dtype=np.uint16)]
@@ -88,16 +89,16 @@ def encode(tokenizer: Tokenizer, texts: Sequence[str]) -> Tokens:
 
 
 def entry_bytes(texts: Sequence[str]) -> NDArray[np.int64]:
-    """UTF-8 bytes of each text."""
+    """Number of UTF-8 bytes of each text."""
     return np.array([len(text.encode()) for text in texts], dtype=np.int64)
 
 
 class TokenStore:
-    """The tokenizers and token arrays of one corpus, made once and kept in ``folder``.
+    """The tokenizers and token arrays of one corpus, created once and stored in ``folder``.
 
     Args:
         corpus: The text.
-        folder: Where ``tokenizer-<size>.json`` and ``tokens-<size>.npz`` are kept.
+        folder: Folder of ``tokenizer-<size>.json`` and ``tokens-<size>.npz``.
         sizes: Every vocabulary size that will be used.
     """
 
@@ -132,7 +133,7 @@ class TokenStore:
         return self.folder / "corpus.digest"
 
     def _check_text(self) -> None:
-        """Refuses a folder that another text was tokenised into."""
+        """Raises an error if the folder holds the tokens of another text."""
         if self._stamp.exists() and self._stamp.read_text().strip() != self.corpus.digest:
             raise StudyError(
                 f"{self.folder}: holds the tokens of another text, or of this text without a test part (as versions "
@@ -180,7 +181,7 @@ def tokenizer_path(folder: Path, vocab_size: int) -> Path:
 
 
 def load_tokenizer(path: str | Path) -> Tokenizer:
-    """The ``tokenizers.Tokenizer`` that the file holds.
+    """Loads a ``tokenizers.Tokenizer`` from a file.
 
     Raises:
         DataError: The file is missing or holds none.
@@ -191,7 +192,7 @@ def load_tokenizer(path: str | Path) -> Tokenizer:
         return Tokenizer.from_str(read_text(path))
     except SpecError as error:
         raise DataError(error.message, file=error.file) from None
-    except Exception as error:  # the library raises nothing more special
+    except Exception as error:  # the library raises plain Exception
         place = re.search(r" at line \d+ column \d+", str(error))
         broken = f"broken{place[0] if place else ''}"
         raise DataError(

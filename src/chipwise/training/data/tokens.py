@@ -1,7 +1,7 @@
-"""Text in the tokens of one vocabulary: windows for training, and the quality of a model in bits per byte.
+"""Text as tokens of one vocabulary: windows for training, and the quality of a model in bits per byte.
 
-Bits per byte of held-out text make vocabularies comparable. All tokens of the text count, separators included; the
-stream is read in windows as long as those of the training.
+Bits per byte of held-out text make models with different vocabularies comparable. All tokens count, separators
+included; evaluation windows are as long as training windows.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ if TYPE_CHECKING:
     from chipwise.model.kinds.text.module import Transformer
 
 Tokens = NDArray[np.uint16]
-IDENTIFYING = 4096  # first tokens that tell one text from another
-ROWS = 32  # windows at a time, where a model is judged
+IDENTIFYING = 4096  # number of leading tokens that identify a text
+ROWS = 32  # windows at a time when a model is evaluated
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,7 +48,7 @@ class Quality:
 class TokenData:
     """A corpus in the tokens of one vocabulary, as a :class:`chipwise.training.data.dataset.Dataset` of windows.
 
-    The arrays begin with a separator, which is context only; all that follows is predicted.
+    The arrays begin with a separator, which is context only; all later tokens are predicted.
     """
 
     vocab_size: int
@@ -61,7 +61,7 @@ class TokenData:
 
     @classmethod
     def of_fields(cls, file: Mapping[str, AnyArray]) -> TokenData:
-        """The data set of a file's arrays."""
+        """Builds the data set from the arrays of a file."""
         vocab_size, bytes_train = (int(value) for value in file["sizes"])
         return cls(
             vocab_size=vocab_size,
@@ -74,9 +74,9 @@ class TokenData:
         )
 
     def held_out(self, split: Split = "validation", *, max_bytes: int | None = None) -> tuple[Tokens, int]:
-        """The first entries of ``split`` that together have at most ``max_bytes`` (at least one), and their bytes.
+        """The first entries of ``split``, up to ``max_bytes`` together (at least one entry), and their number of bytes.
 
-        The same entries for every vocabulary. The stream begins with a separator that is context only.
+        Every vocabulary gets the same entries. The stream begins with a separator that is context only.
 
         Raises:
             InputError: The corpus has no text in that part.
@@ -88,7 +88,7 @@ class TokenData:
             raise InputError(f"the corpus has no {split} text")
         sums = np.cumsum(sizes)
         count = len(sums) if max_bytes is None else max(1, int(np.searchsorted(sums, max_bytes, side="right")))
-        ends = np.flatnonzero(stream == 0)  # the separator before each entry, and the last one
+        ends = np.flatnonzero(stream == 0)  # positions of the separator before each entry, and of the last one
         return stream[: ends[count] + 1], int(sums[count - 1])
 
     @property
@@ -98,21 +98,21 @@ class TokenData:
 
     @property
     def identity(self) -> Sequence[object]:
-        """Sizes and first tokens."""
+        """Sizes and first tokens, which identify the data."""
         return [len(self.train), self.bytes_train, self.train[:IDENTIFYING].tolist()]
 
     def require_fit(self, arch: ArchSpec) -> None:
-        """Raises InputError for a model of another vocabulary."""
+        """Raises InputError if the model's vocabulary size differs."""
         if self.vocab_size != arch.vocab_size:
             raise InputError(f"the model has {arch.vocab_size} tokens, the text was encoded with {self.vocab_size}")
 
     def window(self, arch: ArchSpec, recipe: Recipe) -> int:
-        """Tokens in a training window: at most the model's context, less for little text."""
+        """Tokens in a training window: the model's context, or less if the text is short."""
         window = min(recipe.window_tokens, arch.max_tokens)
         return window if len(self.train) > 2 * window else max(1, len(self.train) // 4)
 
     def step_tokens(self, arch: ArchSpec, recipe: Recipe) -> int:
-        """Tokens of a batch of windows."""
+        """Tokens in a batch of windows."""
         return self.window(arch, recipe) * recipe.batch_windows
 
     def batch(self, arch: ArchSpec, recipe: Recipe, number: int, *, seed: int) -> tuple[Tensor, ...]:
@@ -131,7 +131,7 @@ class TokenData:
         return head_loss(x.reshape(-1, x.shape[-1]).to(dtype), model.head_table, targets.reshape(-1))
 
     def shown_loss(self, loss: float) -> float:
-        """Bits per byte."""
+        """Converts nats per token to bits per byte."""
         return loss / math.log(2) / self.bytes_per_token
 
     def judge(
@@ -142,7 +142,7 @@ class TokenData:
         most: int | None = None,
         dtype: torch.dtype | None = None,
     ) -> HeldOutScore:
-        """Bits per byte of ``split``, or of its first ``most`` bytes."""
+        """Bits per byte of ``split``, or only of its first ``most`` bytes."""
         found = self.quality(model, split=split, max_bytes=most, dtype=dtype)
         return HeldOutScore(loss=found.bits_per_byte, perplexity=found.perplexity)
 
@@ -178,7 +178,7 @@ class TokenData:
 
 
 def _nats(model: Transformer, inputs: Tensor, targets: Tensor) -> float:
-    """Cross entropy of all targets together."""
+    """Summed cross entropy of all targets."""
     from torch.nn import functional
 
     x, _ = model.hidden(inputs)
@@ -196,9 +196,9 @@ def load_tokens(path: str | Path) -> TokenData:
 
 
 def windows_of(tokens: Tokens, window: int, count: int, step: int, seed: int) -> tuple[Tensor, Tensor]:
-    """The inputs and targets, each (count, window), of step number ``step``: a function of its arguments alone.
+    """Inputs and targets, each (count, window), of step ``step``; they depend only on the arguments.
 
-    Each epoch has its own offset of the windows in the stream, and its own order.
+    Each epoch shifts the windows by a different offset and visits them in a different order.
     """
     import torch
 

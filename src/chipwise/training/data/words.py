@@ -1,4 +1,4 @@
-"""Texts as numbers of words: short ones of a fixed length, from a table of the most frequent words."""
+"""Short texts as word ids of a fixed length, from a table of the most frequent words."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from collections.abc import Iterable
 import numpy as np
 from numpy.typing import NDArray
 
-UNKNOWN, NOTHING = "<unknown>", "<nothing>"  # words: one that was not learnt, and the room before a short text
+UNKNOWN, NOTHING = "<unknown>", "<nothing>"  # an unknown word, and the padding before a short text
 WORD = r"[\w']+|[^\w\s]"
 _WORD = re.compile(WORD)
 
 
 def words_of(text: str) -> list[str]:
-    """The words of a text, in lower case.
+    """The words of a text in lower case; punctuation marks are words too.
 
     >>> words_of("How many circles?")
     ['how', 'many', 'circles', '?']
@@ -24,14 +24,14 @@ def words_of(text: str) -> list[str]:
 
 
 def vocabulary(texts: Iterable[str], most: int) -> tuple[str, ...]:
-    """The ``most`` most frequent words, after the two of no text; by the alphabet where they are as frequent."""
+    """The ``most`` most frequent words, after the two special ones; ties are in alphabetical order."""
     counts = Counter(word for text in texts for word in words_of(text))
     ranked = sorted(counts, key=lambda word: (-counts[word], word))
     return (NOTHING, UNKNOWN, *ranked[: most - 2])
 
 
 def encoded(texts: Iterable[str], words: tuple[str, ...], length: int) -> NDArray[np.int64]:
-    """Texts as numbers of words, (n, length), right-aligned; long ones lose their beginning."""
+    """Texts as word ids, (n, length), right-aligned; long texts lose their beginning."""
     numbers = {word: i for i, word in enumerate(words)}
     rows = []
     for text in texts:

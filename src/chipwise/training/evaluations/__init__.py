@@ -1,1 +1,1 @@
-"""Evaluations of text models on multiple-choice tasks, beside their baselines."""
+"""Evaluates text models on classification, regression and multiple-choice tasks, next to baselines."""

@@ -1,7 +1,7 @@
 """The TF-IDF baseline of a task.
 
-TF-IDF of words and multinomial logistic regression (ridge regression for amounts), as scikit-learn has them. The
-regularisation was chosen on the shipped tasks, in its favour (docs/how-to/tasks.md).
+TF-IDF of words with multinomial logistic regression (ridge regression for numbers), by scikit-learn. The regularisation
+was tuned on the shipped tasks, which favours the baseline (docs/how-to/tasks.md).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _STEPS = 300
 
 
 def baseline(task: Task) -> TaskResult:
-    """TF-IDF and a linear model on ``task``; chance where it is multiple choice.
+    """Result of TF-IDF and a linear model on ``task``; for multiple choice, chance level.
 
     Raises:
         MissingExtra: scikit-learn is not installed.

@@ -8,7 +8,7 @@
     ├── classifier.json          classes, architecture, format, how it was evaluated
     └── tokenizer.json
 
-The graph is the one that generates text, node by node, without its head: what is evaluated is what runs. Axes: I texts,
+The graph is the exported text model without its head, so the evaluated file is the deployed file. Axes: I texts,
 T tokens, D width, C classes.
 """
 
@@ -33,7 +33,7 @@ from chipwise.training.data.tokenizer import load_tokenizer
 from chipwise.training.evaluations.data import Task, encode
 
 SCHEMA = "chipwise.classifier/1"
-FOLDER = "tasks"  # in a winner's folder: one folder a task
+FOLDER = "tasks"  # folder inside a winner's folder, with one folder per task
 _FILES = ("classifier.json", "classifier.safetensors", "model.onnx", "tokenizer.json")
 
 
@@ -57,7 +57,7 @@ class Classifier:
     """A fine-tuned model that classifies texts or predicts a number. Runs in ONNX Runtime.
 
     Args:
-        folder: What :func:`write_classifier` wrote, such as ``winner/tasks/organ-system``.
+        folder: A folder written by :func:`write_classifier`, such as ``winner/tasks/organ-system``.
 
     Raises:
         SpecError: A file is missing or broken.
@@ -72,7 +72,7 @@ class Classifier:
         place = Path(folder)
         self.about = Record.read(place / _FILES[0])
         if self.about.get("schema", str, "") != SCHEMA:
-            raise SpecError(f"is no classifier of {SCHEMA}", file=str(place / _FILES[0]), field="schema")
+            raise SpecError(f"is not a classifier of format {SCHEMA}", file=str(place / _FILES[0]), field="schema")
         missing = [name for name in _FILES if not (place / name).is_file()]
         if missing:
             raise SpecError(f"the classifier lacks {', '.join(missing)}", file=str(place))
@@ -92,7 +92,7 @@ class Classifier:
         return f"exported {self.about.get('weights', str)} graph, in ONNX Runtime"
 
     def knows(self, task: Task) -> bool:
-        """Whether it was tuned on exactly the items that ``task`` gives to learn from."""
+        """Whether the classifier was tuned on exactly the training items of ``task``."""
         return self.about.get("items", str) == task.identity
 
     def scores(self, texts: Sequence[str]) -> Float32Array:
@@ -108,7 +108,7 @@ class Classifier:
         return scores * np.float32(scale.get("deviation", float)) + np.float32(scale.get("mean", float))
 
     def answer(self, texts: Sequence[str]) -> list[str] | list[float]:
-        """The class of each text, or its predicted number."""
+        """The predicted class of each text, or its predicted number."""
         scores = self.scores(texts)
         if not self.classes:
             return [float(value) for value in scores[:, 0]]
@@ -124,16 +124,16 @@ def write_classifier(
     reading: ClassifierHead,
     tokenizer: Path,
 ) -> None:
-    """Writes the files of :class:`Classifier`; the small JSON file last, as a mark of completeness.
+    """Writes the files of :class:`Classifier`; the small JSON file is written last and marks the folder complete.
 
     Raises:
-        InputError: A task that nothing is learnt for.
+        InputError: The task has no training items.
         StorageError: The disk refused.
     """
     from safetensors.numpy import save
 
     if task.kind == "choice":
-        raise InputError(f"{task.name}: nothing is learnt for multiple choice")
+        raise InputError(f"{task.name}: multiple choice trains no classifier")
     with storage(folder):
         folder.mkdir(parents=True, exist_ok=True)
     tensors = {f"model.{name}": np.ascontiguousarray(value, np.float32) for name, value in weights.items()}
@@ -184,7 +184,7 @@ def features_graph(design: Design, weights: Mapping[str, AnyArray]) -> bytes:
     for tensor in [item for item in graph.initializer if item.name not in used]:
         graph.initializer.remove(tensor)
     stored = {item.name for item in graph.initializer}
-    for item in [item for item in graph.input if item.name in stored]:  # the tied table, for the head that is gone
+    for item in [item for item in graph.input if item.name in stored]:  # the tied table was for the removed head
         graph.input.remove(item)
     output = next(item for item in graph.output if item.name == "logits")
     output.type.tensor_type.shape.dim[2].dim_value = design.arch.d_model

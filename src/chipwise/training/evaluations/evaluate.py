@@ -1,9 +1,9 @@
 """Evaluates a model on a task: accuracy on held-out items, with its interval and the confusion matrix.
 
-Classes and amounts are read off the model's last hidden states. ``probe`` leaves the model as it is and learns one
-matrix; ``tune`` trains a copy of the whole model with that matrix for a fixed number of passes, as one would before
-using it. Multiple choice is answered by the option that the model finds likeliest, per byte. All of it is
-deterministic. Axes: I items, T tokens, D width, C classes.
+Classes and numbers are predicted from the model's last hidden states. ``probe`` keeps the model fixed and learns one
+linear layer; ``tune`` trains a copy of the model together with that layer for a fixed number of epochs. In multiple
+choice the model selects the option with the highest likelihood per byte. All of it is deterministic. Axes: I items, T
+tokens, D width, C classes.
 """
 
 from __future__ import annotations
@@ -28,23 +28,21 @@ from chipwise.training.evaluations.data import ChoiceQuestion, Method, Task, enc
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
-AS_THEY_ARE = "weights as they are, in torch"
+AS_THEY_ARE = "unquantised weights, in torch"
 _ROWS = 64  # texts at a time
-_DECAY = 1e-3  # of the probe's matrix, times its squares
+_DECAY = 1e-3  # L2 penalty of the probe's matrix
 _PROBE_STEPS = 60
 _TUNE_PASSES = 6
-_TUNE_ROWS = 32  # texts a step
+_TUNE_ROWS = 32  # texts per step
 _TUNE_RATE = 2e-3
 _HEAD_RATE = 1e-2
-_LEAST = 0.1  # deviation that a feature is divided by, as a share of the mean deviation
-_TUNE_S_PER_BYTE = (
-    1.8e-5  # CPU seconds for a byte of one pass of a model of a million and a half (docs/how-to/tasks.md)
-)
+_LEAST = 0.1  # floor of a feature's deviation, as a share of the mean deviation
+_TUNE_S_PER_BYTE = 1.8e-5  # CPU seconds per byte and pass for a model of 1.5 million parameters (docs/how-to/tasks.md)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskResult:
-    """Result of one contender on the held-out items of a task."""
+    """Result of one model or baseline on the held-out items of a task."""
 
     task: str
     metric: Literal["accuracy", "spearman"]
@@ -56,7 +54,7 @@ class TaskResult:
     test_items: int
     classes: tuple[str, ...] = ()
     confusion: tuple[tuple[int, ...], ...] = ()  # [true class][answered class], counts
-    judged: str = ""  # which form of a model answered
+    judged: str = ""  # which version of the model was evaluated, such as its weight format
 
 
 def evaluate_task(
@@ -71,14 +69,14 @@ def evaluate_task(
 
     Args:
         model: A decoder with its weights.
-        tokenizer: Of ``tokenizers``, the model's own.
+        tokenizer: The model's own ``tokenizers.Tokenizer``.
         task: See :func:`chipwise.training.evaluations.data.load_task`.
         method: ``tune`` unless given; questions are always answered by likelihood.
-        on_progress: Called with the amount done and the total.
+        on_progress: Called with the number of steps done and in total.
 
     Raises:
-        InputError: The tokenizer is of another vocabulary, or the method does not go with the task.
-        TrainingDiverged: The copy that was tuned lost its finite loss.
+        InputError: The tokenizer's vocabulary differs from the model's, or the method does not suit the task.
+        TrainingDiverged: The loss of the tuned copy was no longer finite.
     """
     if (task.kind == "choice") != (method == "likelihood") and method is not None:
         raise InputError(f"{task.name} is {task.kind}; the method {method!r} does not go with it")
@@ -94,7 +92,7 @@ def evaluate_task(
 
 
 def expected_cpu_s(task: Task) -> float:
-    """CPU seconds that tuning one small model on ``task`` and evaluating it are planned with; none for questions."""
+    """Expected CPU seconds of tuning one small model on ``task`` and evaluating it; 0 for questions."""
     return _TUNE_PASSES * _TUNE_S_PER_BYTE * sum(len(item.text.encode()) for item in task.train)
 
 
@@ -106,11 +104,11 @@ def learn(
     method: Method = "tune",
     on_progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> tuple[Transformer, Head]:
-    """A copy of ``model`` that learnt ``task``, and the matrix that reads its hidden states. See :func:`evaluate_task`.
+    """Trains a copy of ``model`` on ``task``; returns it with its linear head. See :func:`evaluate_task`.
 
     Raises:
-        InputError: The tokenizer is of another vocabulary, or a weight is not finite.
-        TrainingDiverged: The copy that was tuned lost its finite loss.
+        InputError: The tokenizer's vocabulary differs from the model's, or a weight is not finite.
+        TrainingDiverged: The loss of the tuned copy was no longer finite.
     """
     _check(model, tokenizer)
     model = copy.deepcopy(model).eval()
@@ -133,7 +131,7 @@ def _check(model: Transformer, tokenizer: Tokenizer) -> None:
 
 
 def score_answers(task: Task, answers_IC: NDArray[np.floating], *, method: str, judged: str = "") -> TaskResult:
-    """The result on the held-out items from a score for each class, or (I, 1) predicted numbers."""
+    """Result on the held-out items, given scores (I, C) of each class, or predicted numbers (I, 1)."""
     count, classes = len(task.test), task.classes
     confusion = np.zeros((len(classes), len(classes)), int)
     metric: Literal["accuracy", "spearman"]
@@ -161,7 +159,7 @@ def score_answers(task: Task, answers_IC: NDArray[np.floating], *, method: str, 
 
 
 def spearman(a: NDArray[np.floating], b: NDArray[np.floating]) -> float:
-    """Spearman's rank correlation of ``a`` and ``b``, ties sharing their mean rank; 0 if one of them is constant."""
+    """Spearman's rank correlation of ``a`` and ``b``, tied values sharing their mean rank; 0 if one is constant."""
     ranks = [_ranks(np.asarray(values)) for values in (a, b)]
     if any(rank.std() == 0 for rank in ranks):
         return 0.0
@@ -187,8 +185,8 @@ def fisher(correlation: float, items: int) -> tuple[float, float]:
 
 
 def pooled(model: Transformer, texts: Sequence[list[int]]) -> Tensor:
-    """Features of each text, (I, 3 D): mean, maximum and last of its last hidden states."""
-    order = sorted(range(len(texts)), key=lambda i: len(texts[i]))  # texts of like length together: little padding
+    """Features of each text, (I, 3 D): mean, maximum and last value of the last hidden states over its tokens."""
+    order = sorted(range(len(texts)), key=lambda i: len(texts[i]))  # texts of similar length together: little padding
     read = torch.empty(len(texts), 3 * model.arch.d_model)
     with torch.no_grad():
         for start in range(0, len(order), _ROWS):
@@ -202,7 +200,7 @@ def _pool(model: Transformer, texts: Sequence[list[int]]) -> Tensor:
     tokens = torch.zeros(len(texts), int(lengths.max()), dtype=torch.long)
     for row, text in enumerate(texts):
         tokens[row, : len(text)] = torch.tensor(text)
-    hidden, _ = model.hidden(tokens)  # causal: padding behind a text changes nothing before it
+    hidden, _ = model.hidden(tokens)  # causal: padding after a text does not change its hidden states
     inside = (torch.arange(tokens.shape[1]) < lengths[:, None])[..., None]
     mean = (hidden * inside).sum(1) / lengths[:, None]
     largest = hidden.masked_fill(~inside, -math.inf).amax(1)
@@ -210,10 +208,10 @@ def _pool(model: Transformer, texts: Sequence[list[int]]) -> Tensor:
 
 
 class Head(nn.Module):
-    """One matrix on standardised features; for regression its outputs are standardised as the targets are.
+    """A linear layer on standardised features; for regression, the targets are standardised too.
 
-    A feature that hardly varies is divided by a tenth of the mean deviation instead of its own: divided by next to
-    nothing it would drown all others as soon as tuning moves it.
+    A nearly constant feature is divided by a tenth of the mean deviation instead of its own deviation, which would be
+    almost 0 and make the feature dominate once tuning changes it.
     """
 
     def __init__(self, features_IF: Tensor, outputs: int) -> None:
@@ -225,13 +223,13 @@ class Head(nn.Module):
         nn.init.zeros_(self.linear.bias)
 
     def forward(self, features_IF: Tensor) -> Tensor:
-        """Scores of the classes (I, C), or numbers (I, 1)."""
+        """Class scores (I, C), or predicted numbers (I, 1)."""
         answers: Tensor = self.linear((features_IF - self.mean) / self.deviation)
         return answers
 
 
 def _targets(task: Task) -> Tensor:
-    """Class numbers (I,), or standardised numbers (I, 1): only ranks are scored."""
+    """Class indices (I,), or standardised numbers (I, 1), which suffice because only ranks are scored."""
     if task.kind == "regression":
         amounts = torch.tensor([[float(item.label)] for item in task.train])
         return (amounts - amounts.mean()) / amounts.std()
@@ -245,7 +243,7 @@ def _loss(answers: Tensor, targets: Tensor) -> Tensor:
 
 
 def _probe(features_IF: Tensor, targets: Tensor) -> Head:
-    """The matrix of least loss, found by a quasi-Newton method from zero."""
+    """Fits the linear head by a quasi-Newton method, starting from zero."""
     outputs = 1 if targets.is_floating_point() else int(targets.max()) + 1
     head = Head(features_IF, outputs)
     newton = torch.optim.LBFGS(head.parameters(), max_iter=_PROBE_STEPS, line_search_fn="strong_wolfe")
@@ -261,7 +259,7 @@ def _probe(features_IF: Tensor, targets: Tensor) -> Head:
 
 
 def probed(task: Task, train_IF: NDArray[np.floating], held_out_IF: NDArray[np.floating]) -> NDArray[np.floating]:
-    """Scores (I, C) or numbers (I, 1) of the held-out items, by one matrix on the features of any model."""
+    """Scores (I, C) or numbers (I, 1) of the held-out items by a linear probe on the features of any model."""
     learnt, held_out = (torch.from_numpy(np.asarray(values, np.float32)) for values in (train_IF, held_out_IF))
     head = _probe(learnt, _targets(task))
     with torch.no_grad():
@@ -272,7 +270,7 @@ def probed(task: Task, train_IF: NDArray[np.floating], held_out_IF: NDArray[np.f
 def _tune(
     model: Transformer, head: Head, texts: Sequence[list[int]], targets: Tensor, on_progress: Callable[[int, int], None]
 ) -> None:
-    """Trains model and head together; the rate falls to zero over the passes."""
+    """Trains model and head together; the learning rate falls to zero by the last step."""
     groups = [
         {"params": [*model.parameters()], "lr": _TUNE_RATE},
         {"params": [*head.parameters()], "lr": _HEAD_RATE},
@@ -285,7 +283,9 @@ def _tune(
         for rows in _alike(lengths, np.random.default_rng(number)):
             loss = _loss(head(_pool(model, [texts[i] for i in rows])), targets[rows])
             if not torch.isfinite(loss):
-                raise TrainingDiverged(f"tuning on the task lost its finite loss at step {done}; evaluate by probe")
+                raise TrainingDiverged(
+                    f"the loss of tuning was no longer finite at step {done}; evaluate by probe"
+                )
             adam.zero_grad()
             loss.backward()  # type: ignore[no-untyped-call]
             nn.utils.clip_grad_norm_(model.parameters(), 1.0)
@@ -304,7 +304,7 @@ def _alike(lengths: NDArray[np.integer], random: np.random.Generator) -> list[li
 
 
 def _likeliest(model: Transformer, tokenizer: Tokenizer, question: ChoiceQuestion) -> bool:
-    """Whether the right option has the most nats per byte after the question."""
+    """Whether the right option has the highest likelihood per byte after the question."""
     scores = []
     for option in question.options:
         ahead = [0, *tokenizer.encode(question.text, add_special_tokens=False).ids]

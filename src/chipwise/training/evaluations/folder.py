@@ -1,4 +1,4 @@
-"""Evaluates the model in a folder on a task, next to the TF-IDF baseline: the work of ``chipwise evaluate``."""
+"""Evaluates the model in a folder on a task, next to the TF-IDF baseline; implements ``chipwise evaluate``."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ def evaluate_folder(
 ) -> tuple[TaskResult, TaskResult | None]:
     """The scores of the model in a folder and of the baseline on a task. See :func:`chipwise.api.evaluate`.
 
-    A classifier that the folder ships and that was tuned on the very same items is used unless ``method`` is given.
-    A missing package is found first, before any item is read.
+    If the folder contains a classifier that was tuned on the same items, it is used unless ``method`` is given. Missing
+    packages are reported before any item is read.
     """
     for option, value, known in (("kind", kind, KINDS), ("method", method, METHODS)):
         if value is not None and value not in known:

@@ -1,8 +1,8 @@
 """A child process that evaluates a model on a task: ``python -m chipwise.training.evaluations.worker``.
 
-It tunes a copy of the trained weights, exports it in the deployed format, lets the exported graph answer the held-out
-items and leaves result and classifier in the job's folder. A job that was finished is not done again. Its protocol is
-that of ``core/workers.py``.
+It tunes a copy of the trained weights, exports it in the deployed format, evaluates the exported graph on the held-out
+items and writes result and classifier to the job's folder. A finished job is not repeated. It uses the protocol of
+``core/workers.py``.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from chipwise.training.evaluations.data import Kind, Task, load_task
 from chipwise.training.loop.evaluate import load_model, quantised
 
 RESULT = "result.json"
-_METHOD = 2  # changes when tuning or evaluation do
+_METHOD = 2  # increase it when tuning or evaluation changes, so that old results are not reused
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,7 +35,7 @@ class TaskJob:
     weight_format: str  # number format of the deployed weights
     weights: str  # safetensors file, Transformer keys
     tokenizer: str
-    folder: str  # where result and classifier are left
+    folder: str  # folder for the result and the classifier
 
     def to_data(self) -> dict[str, object]:
         """The job as JSON can hold it."""
@@ -43,15 +43,15 @@ class TaskJob:
 
     @classmethod
     def from_data(cls, data: dict[str, object]) -> TaskJob:
-        """Reads the data of :meth:`to_data`."""
+        """Reads the output of :meth:`to_data`."""
         return build(cls, {**data, "arch": from_data(data.get("arch"))})
 
     def key(self, task: Task) -> str:
-        """Key of a result."""
+        """Key under which the result is stored."""
         return digest([_METHOD, task.identity, self.arch.digest, self.weight_format, Path(self.weights).name])
 
     def finished(self, task: Task) -> dict[str, object] | None:
-        """The result that the folder holds, if it is of this job."""
+        """The result in the folder, if it belongs to this job."""
         path = Path(self.folder) / RESULT
         kept = read_json(path) if path.exists() else None
         return kept["result"] if isinstance(kept, dict) and kept.get("key") == self.key(task) else None
@@ -63,7 +63,7 @@ def run_job(job: TaskJob) -> dict[str, object]:
     Raises:
         DataError: The task cannot be read.
         InputError: The weights cannot be read or are not finite.
-        TrainingDiverged: Tuning lost its finite loss.
+        TrainingDiverged: The loss of tuning was no longer finite.
     """
     from chipwise.training.evaluations.evaluate import evaluate_task, learn, score_answers
 
@@ -112,7 +112,7 @@ def _limit_threads(_setup: Message) -> None:
 
 
 def main() -> None:
-    """Serves standard input."""
+    """Serves jobs from standard input."""
     serve(_serve_job, start=_limit_threads)
 
 

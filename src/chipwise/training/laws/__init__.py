@@ -1,1 +1,1 @@
-"""Laws of loss: the expected loss by size, shape and text, with its uncertainty."""
+"""Scaling laws: the expected loss by model size, shape and amount of text, with its uncertainty."""

@@ -1,8 +1,8 @@
-"""Fits the law to trainings: to the published ones that are bundled, or to a few of your own.
+"""Fits the scaling law to trainings: the bundled published ones, or a few of your own.
 
-Both use one computation: the most probable constants given the prior (the law and its covariance) and the trainings,
-whose errors have a part per shape (shared by its checkpoints) and a part per training. A single training moves the
-level, which is the most uncertain; twenty move the exponents too.
+Both compute the maximum a posteriori constants from the prior (the law and its covariance) and the trainings. A
+training's error is the sum of an error of its shape (shared by the shape's checkpoints) and an error of its own. A
+single training mostly changes the level, which is the most uncertain constant; twenty also change the exponents.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from chipwise.model.published.read import resolve
 from chipwise.training.laws.laws import Law
 from chipwise.training.laws.shapes import Shapes
 
-VOCABULARY = 50_304  # vocabulary of a table that states none: that of the Gemstones
-GATED_SHARE = 0.8  # share of a layer's parameters in a gated feed-forward of four widths: the default
+VOCABULARY = 50_304  # vocabulary assumed for tables without one: that of the Gemstones
+GATED_SHARE = 0.8  # assumed share of a layer's parameters in the feed-forward: gated, four widths
 _STEPS = 60
 _SCATTERS = (0.0015, 0.002, 0.0025, 0.003, 0.004, 0.005, 0.006, 0.008, 0.01, 0.02)
-_NOISES = (0.003, 0.004, 0.005, 0.007, 0.01, 0.02)  # at least this: checkpoints of one training have correlated errors
+_NOISES = (0.003, 0.004, 0.005, 0.007, 0.01, 0.02)  # none smaller: checkpoints of one training have correlated errors
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,7 +67,7 @@ class _Errors:
         return cls(member=np.eye(number.max() + 1)[number], scatter=law.scatter, noise=law.noise)
 
     def solve(self, right: Float64Array) -> Float64Array:
-        """Inverse of the covariance times ``right`` (n, …)."""
+        """Inverse of the covariance multiplied by ``right`` (n, …)."""
         shared = self.scatter**2 / (self.noise**2 + self.member.sum(axis=0) * self.scatter**2)
         weighted = (self.member * shared) @ (self.member.T @ right)
         return np.asarray((right - weighted) / self.noise**2)
@@ -80,7 +80,7 @@ class _Errors:
 
 
 def updated(law: Law, trainings: LawTrainings, *, source: str) -> Law:
-    """Updates ``law`` by ``trainings``: the most probable constants, and their remaining uncertainty."""
+    """Updates ``law`` by ``trainings``: the most probable constants and their remaining uncertainty."""
     observed = np.log(trainings.nats_per_token)
     errors = _Errors.of(law, trainings)
     believed = np.linalg.inv(law.covariance)
@@ -92,7 +92,7 @@ def updated(law: Law, trainings: LawTrainings, *, source: str) -> Law:
 
     constants, damping = law.constants, 1e-3
     worst, off = miss(constants)
-    for _ in range(_STEPS):  # Levenberg and Marquardt
+    for _ in range(_STEPS):  # Levenberg–Marquardt iterations
         change = replace(law, constants=constants).sensitivities(trainings.shapes, trainings.tokens)
         curvature = change.T @ errors.solve(change) + believed
         slope = change.T @ errors.solve(off) - believed @ (constants - law.constants)
@@ -113,7 +113,7 @@ def updated(law: Law, trainings: LawTrainings, *, source: str) -> Law:
 def fitted(prior: Law, trainings: LawTrainings, *, source: str) -> Law:
     """Fits a law to trainings from a vague ``prior``.
 
-    Scatter and noise are the most probable ones of a grid; then all uncertainties are scaled to match the errors on
+    Scatter and noise are the most likely values on a grid; then all uncertainties are scaled to match the errors on
     left-out shapes.
     """
     law = updated(prior, trainings, source=source)
@@ -139,7 +139,8 @@ def fitted(prior: Law, trainings: LawTrainings, *, source: str) -> Law:
 def _calibrated(law: Law, prior: Law, trainings: LawTrainings) -> Law:
     """Scales the law's uncertainty to the errors on left-out shapes; directions without data keep the prior's.
 
-    Leaving a shape out is one linear step from the fit to all, as with the hat matrix of least squares.
+    The fit without a shape is approximated by one linear step from the fit to all shapes, as with the hat matrix in
+    least squares.
     """
     errors = _Errors.of(law, trainings)
     off = np.log(trainings.nats_per_token / law.nats_per_token(trainings.shapes, trainings.tokens))
@@ -175,8 +176,8 @@ def read_trainings(path: str | Path) -> LawTrainings:
     """Reads trainings from a CSV file (also gzipped).
 
     Columns: ``tokens`` and ``loss_nats`` (nats per token; or ``bits_per_byte`` with ``bytes_per_token``), and either
-    ``model`` (a known name, a config's path, relative to the table) or ``width``, ``depth`` and ``parameters`` (all),
-    with ``vocab_size`` (50,304 unless stated; untied from the embeddings), ``ffn_share`` and ``queries_per_kv``.
+    ``model`` (a known name, or the path of a config relative to the table) or ``width``, ``depth`` and ``parameters``
+    (all), with ``vocab_size`` (50,304 unless stated; untied from the embeddings), ``ffn_share`` and ``queries_per_kv``.
 
     Raises:
         SpecError: The file is not such a table; the message names the row and column.
@@ -190,7 +191,7 @@ def trainings_of(rows: Iterable[Mapping[str, str]], *, file: Path) -> LawTrainin
     """The trainings of a table's rows; see :func:`read_trainings`.
 
     Raises:
-        SpecError: As there.
+        SpecError: A row is invalid; the message names the row and column.
     """
     found, tokens, nats = [], [], []
     for number, row in enumerate(rows, start=2):

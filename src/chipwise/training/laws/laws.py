@@ -1,4 +1,4 @@
-"""Expected loss of models too large to train here: a scaling law of size, shape and text, always with an interval.
+"""Predicts the loss of models too large to train here, by a scaling law of size, shape and text, with an interval.
 
     nats per token = e^s · (floor + size · (n / 1e8)^-a + text · (t / 1e11)^-b · (N / 1e8)^g)
 
@@ -8,14 +8,15 @@ and n the effective parameters of the shape:
     n = N / ((1 + depth / layers) · (1 + width / d_model)) · e^-(ffn · ln²(share / 10)) · (2 / queries per KV head)^kv
         · e^-(attention · ln²(heads · head size / d_model)) · (1 - e^(-bits / γ)) / (1 - e^(-16 / γ))
 
-Few layers compose few steps and a narrow residual stream carries few features, whatever the size of the matrices; both
-losses fade as the model grows. The feed-forwards' share of a layer's parameters, a narrower attention and fewer
-key-value heads matter little as long as the parameters are counted; weights of few bits hold less each. Those four
-constants come from one published figure each, and their standard deviations are as large as they are (γ: a third). A
-mixture of experts, or layers that share weights, count as the geometric mean of the parameters active per token and all
-parameters; the interval covers both. The constants are correlated as in the shipped covariance, so common errors of two
-designs cancel from their difference, above all ``s``, the level of a tokenizer and text. Your own trainings narrow all
-constants (:mod:`chipwise.training.laws.law_fit`); a single one fixes ``s``.
+Few layers allow few sequential steps and a narrow residual stream carries few features, whatever the size of the
+matrices; both penalties shrink as the model grows. The feed-forwards' share of a layer's parameters, a narrower
+attention and fewer key-value heads matter little at equal parameters; weights of few bits store less information each.
+Each of those four constants comes from a single published figure, and its standard deviation is as large as the
+constant itself (γ: a third of it). A mixture of experts, or layers that share weights, count as the geometric mean of
+the parameters active per token and all parameters; the interval covers both. The constants are correlated as in the
+shipped covariance, so common errors of two designs cancel from their difference, above all ``s``, the level of a
+tokenizer and text. Your own trainings narrow all constants (:mod:`chipwise.training.laws.law_fit`); a single one fixes
+``s``.
 
 References:
     Form in size and text: Hoffmann et al. 2022, arXiv:2203.15556, equation 2; parameters of the layers and the small
@@ -61,8 +62,8 @@ PARAMETERS, TOKENS, FFN_SHARE, QUERIES_PER_KV, BITS = (
     10.0,
     2.0,
     16.0,
-)  # sizes at which powers are one and logarithms zero
-ALIKE = math.log(2)  # beyond this distance of log sizes, errors of shapes are independent
+)  # reference sizes, at which the powers are one and the logarithms zero
+ALIKE = math.log(2)  # distance in log size beyond which the errors of two shapes are independent
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,10 +96,10 @@ class Law:
     Attributes:
         constants: (14,).
         covariance: Covariance of the constants, (14, 14).
-        scatter: Standard deviation of the ln loss of a shape around the law.
-        noise: The same for one training (or checkpoint) around its shape.
-        layer_parameters: Smallest and largest in the trainings of the fit.
-        tokens: Likewise.
+        scatter: Standard deviation of ln loss between shapes, around the law.
+        noise: Standard deviation of ln loss between trainings (or checkpoints) of one shape.
+        layer_parameters: Smallest and largest parameter count of the layers in the fitted trainings.
+        tokens: Smallest and largest number of tokens in the fitted trainings.
         source: Description of the trainings.
     """
 
@@ -121,11 +122,11 @@ class Law:
         return np.asarray(math.exp(self.constants[0]) * (floor + by_size + by_text))
 
     def sensitivities(self, shapes: Shapes, tokens: ArrayLike) -> Float64Array:
-        """Derivatives of the log loss by each constant, (n, 14)."""
+        """Derivatives of ln loss with respect to each constant, (n, 14)."""
         least, most, width, depth, ffn_share, queries, attention, bits = shapes.columns()
         c = dict(zip(CONSTANTS, self.constants, strict=True))
         (floor, by_size, by_text), size, effective, text = self._parts(shapes, tokens)
-        slope = by_size * -c["size_exponent"]  # by ln n
+        slope = by_size * -c["size_exponent"]  # with respect to ln n
         apart = np.log(most / least)
         found = [
             floor + by_size + by_text,
@@ -160,7 +161,7 @@ class Law:
         return Predicted(value=float(value[0]), low=float(low[0]), high=float(high[0]))
 
     def difference(self, a: ArchSpec | Design | Shapes, b: ArchSpec | Design | Shapes, tokens: float) -> Predicted:
-        """Difference of the losses of ``b`` and ``a`` trained on the same text, in nats per token.
+        """Loss of ``b`` minus loss of ``a``, both trained on the same text, in nats per token.
 
         Errors of the law that both share cancel. The scatter of two trainings of the same model is not included.
         """
@@ -168,7 +169,7 @@ class Law:
         return Predicted(value=float(value[0]), low=float(low[0]), high=float(high[0]))
 
     def differences(self, a: Shapes, b: Shapes, tokens: ArrayLike) -> tuple[Float64Array, Float64Array, Float64Array]:
-        """As above for n pairs: value, low and high, each (n,)."""
+        """:meth:`difference` for n pairs: value, low and high, each (n,)."""
         one, other = (self.nats_per_token(shapes, tokens) for shapes in (a, b))
         change = self.sensitivities(b, tokens) - self.sensitivities(a, tokens)
         variance = np.einsum("ni,ij,nj->n", change, self.covariance, change)
@@ -179,13 +180,13 @@ class Law:
         return value, value - half, value + half
 
     def notes(self, shapes: Shapes, tokens: float) -> list[str]:
-        """Notes on properties of the first model or the text that are outside the range of the trainings."""
+        """Warnings about properties of the first model or of the text outside the range of the fitted trainings."""
         least, most, *_ = shapes.columns()[:, 0]
         found = []
         if least < most:
             found.append(
-                f"counts as {_said(least)} to {_said(most)} parameters in its layers (experts a token does "
-                "not meet, layers that share weights): the interval holds both, the figure is of their geometric mean"
+                f"counts as {_said(least)} to {_said(most)} parameters in its layers (inactive experts, layers "
+                "that share weights): the interval covers both, the figure is for their geometric mean"
             )
         for what, value, (low, high) in (
             ("parameters in layers", most, self.layer_parameters),
@@ -200,7 +201,7 @@ class Law:
     def _parts(
         self, shapes: Shapes, tokens: ArrayLike
     ) -> tuple[tuple[Float64Array, Float64Array, Float64Array], Float64Array, Float64Array, Float64Array]:
-        """Floor, size and text parts, ln N and ln n over 1e8, and ln t over 1e11, each (n,)."""
+        """Floor, size and text terms, ln N and ln n relative to 1e8, and ln t relative to 1e11, each (n,)."""
         least, most, width, depth, ffn_share, queries, attention, bits = shapes.columns()
         c = dict(zip(CONSTANTS, (float(value) for value in self.constants), strict=True))
         size = (1 - c["between"]) * np.log(least / PARAMETERS) + c["between"] * np.log(most / PARAMETERS)
@@ -215,7 +216,7 @@ class Law:
         return (floor, by_size, by_text), size, effective, text
 
     def _beyond(self, shapes: Shapes, tokens: ArrayLike) -> Float64Array:
-        """Difference in ln loss from the published law beyond the range of the trainings, (n,)."""
+        """Deviation of ln loss from the published law outside the range of the fitted trainings, (n,)."""
         least, most, width, depth, *_ = shapes.columns()
         tokens = np.broadcast_to(np.asarray(tokens, float), least.shape)
         middle = np.sqrt(least * most)
@@ -223,7 +224,7 @@ class Law:
         seen = np.clip(tokens, *self.tokens)
         if np.array_equal(within, middle) and np.array_equal(seen, tokens):
             return np.zeros(len(shapes))
-        step = (within / middle) ** (1 / 3)  # a smaller model of the same proportions has fewer and narrower layers
+        step = (within / middle) ** (1 / 3)  # a smaller model with the same proportions has fewer and narrower layers
         scale = within / middle
         inner = replace(shapes, least=least * scale, most=most * scale, width=width * step, depth=depth * step)
         own = np.log(self.nats_per_token(shapes, tokens) / self.nats_per_token(inner, seen))
@@ -232,12 +233,12 @@ class Law:
 
 
 def alikeness(a: Shapes, b: Shapes) -> Float64Array:
-    """Correlation of the law's errors for two shapes, 0 to 1, (n,): 1 for equal shapes."""
+    """Correlation of the law's errors for two shapes, 0 to 1, (n,); 1 for equal shapes."""
     return np.asarray(np.exp(-0.5 * ((places(a) - places(b)) ** 2).sum(axis=1) / ALIKE**2))
 
 
 def places(shapes: Shapes) -> Float64Array:
-    """Logarithms of width, depth and the share of the feed-forwards, (n, 3)."""
+    """Coordinates of shapes: logarithms of width, depth and the feed-forwards' share, (n, 3)."""
     _, _, width, depth, ffn_share, *_ = shapes.columns()
     return np.asarray(np.log(np.stack([width, depth, np.maximum(ffn_share, 0.1)], axis=1)))
 
@@ -249,7 +250,7 @@ def shipped() -> Law:
 
 
 def law_from(held: Mapping[str, object]) -> Law:
-    """Reads a law written by :func:`law_fields`.
+    """Reads a law from the output of :func:`law_fields`.
 
     Raises:
         SpecError: A field is missing or of another shape.
@@ -264,7 +265,7 @@ def law_from(held: Mapping[str, object]) -> Law:
             tokens=(fewest, longest), source=str(held["source"]),
         )  # fmt: skip
     except (KeyError, TypeError, ValueError, SpecError) as error:
-        raise SpecError(f"is no law: {error}") from None
+        raise SpecError(f"is not a law: {error}") from None
 
 
 def law_fields(law: Law) -> dict[str, object]:
@@ -278,13 +279,13 @@ def law_fields(law: Law) -> dict[str, object]:
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class ExpectedQuality(Result):
-    """Expected result of a training; always shown with its interval."""
+    """Expected result of a training, with its interval."""
 
     loss: Predicted  # 90 % interval, in ``unit``
     unit: str
-    source: str  # of the law
+    source: str  # source of the law
     basis: str  # how the figure was obtained, and for which text
-    parameters: float  # tokens of the training
+    parameters: float  # and tokens of the training
     tokens: float
     notes: tuple[str, ...] = ()
 
@@ -301,10 +302,10 @@ class ExpectedQuality(Result):
         return f"{value} {self.unit} [{low}, {high}], {self.basis}"
 
     def per_byte(self, bytes_per_token: float) -> ExpectedQuality:
-        """As above in bits per byte, given the tokenizer's bytes per token on the text.
+        """Converts the expectation to bits per byte, given the tokenizer's bytes per token on the text.
 
         Raises:
-            InputError: They are not positive.
+            InputError: ``bytes_per_token`` is not positive.
         """
         if not 0 < bytes_per_token < math.inf:
             raise InputError(f"{bytes_per_token} bytes per token: give a positive number")
@@ -318,7 +319,7 @@ def published_quality(arch: ArchSpec, *, tokens: float, law: Law | None = None) 
 
     Args:
         arch: A decoder of at least ten million parameters.
-        tokens: Tokens of training, at least 100 million, none seen twice.
+        tokens: Training tokens, at least 100 million, each seen once.
         law: Your own law. Default: the shipped one.
 
     Raises:
@@ -343,13 +344,13 @@ def published_quality(arch: ArchSpec, *, tokens: float, law: Law | None = None) 
 
 
 def published_change(before: ArchSpec, after: ArchSpec, *, tokens: float, law: Law | None = None) -> Predicted:
-    """Expected change in loss if ``after`` is trained instead of ``before``, in nats per token.
+    """Expected change in loss from training ``after`` instead of ``before``, in nats per token.
 
     The interval is narrower than those of :func:`published_quality`; see :meth:`Law.difference`.
 
     Raises:
-        Unsupported: As there.
-        InputError: As there.
+        Unsupported: As in :func:`published_quality`.
+        InputError: As in :func:`published_quality`.
     """
     for arch in (before, after):
         Shapes.of(arch)
@@ -360,7 +361,7 @@ def published_change(before: ArchSpec, after: ArchSpec, *, tokens: float, law: L
 def _require_covered(arch: ArchSpec, tokens: float) -> None:
     if arch.parameters() < SMALLEST_PARAMETERS or not SMALLEST_TOKENS <= tokens < math.inf:
         raise InputError(
-            f"{arch.name}: the published laws say nothing of {_said(arch.parameters())} parameters after "
+            f"{arch.name}: the published laws do not cover {_said(arch.parameters())} parameters after "
             f"{_said(tokens)} tokens (from 10M parameters and 100M tokens on); train it: chipwise train"
         )
 
@@ -370,18 +371,18 @@ def _shapes(shape: ArchSpec | Design | Shapes) -> Shapes:
 
 
 def _held(bits: ArrayLike, ln_bits: float) -> Float64Array:
-    """Effective share of the parameters of a model with few bits per weight; more than 16 bits add nothing."""
+    """Effective share of the parameters at a low number of bits per weight; 1 at 16 bits or more."""
     return np.asarray(-np.expm1(-np.minimum(bits, BITS) / math.exp(ln_bits)))
 
 
 def _held_change(bits: ArrayLike, ln_bits: float) -> Float64Array:
-    """Derivative of the logarithm of :func:`_held` by ``ln_bits``."""
+    """Derivative of the logarithm of :func:`_held` with respect to ``ln_bits``."""
     ratio = np.minimum(bits, BITS) / math.exp(ln_bits)
     return np.asarray(-ratio * np.exp(-ratio) / -np.expm1(-ratio))
 
 
 def _share(logarithm: float, count: Float64Array) -> Float64Array:
-    """Derivative of ln(1 + e^x / count) by x."""
+    """Derivative of ln(1 + e^x / count) with respect to x."""
     ratio = np.exp(logarithm) / count
     return np.asarray(ratio / (1 + ratio))
 

@@ -3,12 +3,11 @@
 Bits per byte = ``floor`` + ``layers`` · N^-a + ``head`` · H^-a + ``text`` · D^-b, with N the parameters of the layers,
 H those of the head (vocabulary times width) and D the bytes of text that the training has read. In a fixed time a small
 model reads more text, so the best size and vocabulary depend on the budget; short trainings favour small models, and
-the law says by how much. The effect of a candidate's shape is left to the quality model, which learns the difference
-from the law.
+the law quantifies by how much. The quality model learns the effect of a candidate's shape as a deviation from the law.
 
 References:
-    The form: Hoffmann et al. 2022, arXiv:2203.15556, equation 2, with the head's share apart. The constants are fitted
-    anew in each run; until a run has trainings, ``START`` is used, the result of ``benchmarks/training_recipe.py
+    The form: Hoffmann et al. 2022, arXiv:2203.15556, equation 2, with a separate term for the head. The constants are
+    fitted anew in each run; until a run has trainings, ``START`` is used, the result of ``benchmarks/training_recipe.py
     shapes``.
 """
 
@@ -25,14 +24,14 @@ from chipwise.core.statistics import Z90, nnls
 from chipwise.predict.cost.model import Predicted
 
 EXPONENTS = (0.2, 0.3, 0.4, 0.5)
-BELIEF = 0.15  # weight of START's predictions among the observations, each counted this much
-CONSTANTS = 6  # of the law
-PASSES_EXPONENT = 1.5  # distances of images drawn in 1, 2, 4 and 8 steps fall about so (tasks/diffusion)
+BELIEF = 0.15  # weight of each of START's predictions, relative to an observed training
+CONSTANTS = 6  # number of constants of the law
+PASSES_EXPONENT = 1.5  # roughly how the Fréchet distance of images falls with sampling steps (tasks/diffusion)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Law:
-    """The law's constants; sizes in parameters, text in bytes."""
+    """Constants of the law; sizes are in parameters, text in bytes."""
 
     floor: float
     layers: float
@@ -40,8 +39,8 @@ class Law:
     text: float
     size_exponent: float
     text_exponent: float
-    level_known: bool = True  # False: only the shape is believed; the level is that of the run's own trainings
-    one_pass: float = 0.0  # what an answer in one pass loses more than one in many, as a share (images drawn in steps)
+    level_known: bool = True  # False: only START's shape is used; the level is fitted to the run's trainings
+    one_pass: float = 0.0  # relative rise in loss if one sampling step is taken instead of many
 
     def loss(self, layers: ArrayLike, head: ArrayLike, text_bytes: ArrayLike) -> Float64Array:
         """Expected bits per byte of models of these sizes after this much text, (n,)."""
@@ -50,7 +49,7 @@ class Law:
         return np.asarray(self.floor + sizes + self.text * d**-self.text_exponent)
 
     def of_passes(self, count: ArrayLike) -> Float64Array:
-        """The factor on the loss of answers in ``count`` passes, (n,): 1 of many."""
+        """Factor on the loss of models that answer in ``count`` passes, (n,); tends to 1 for many passes."""
         return np.asarray(1 + self.one_pass * np.asarray(count, float) ** -PASSES_EXPONENT)
 
 
@@ -58,9 +57,9 @@ START = Law(floor=0.5, layers=7.0, head=5.0, text=130.0, size_exponent=0.3, text
 
 
 def fit_law(layers: ArrayLike, head: ArrayLike, text_bytes: ArrayLike, loss: ArrayLike, *, start: Law = START) -> Law:
-    """Fits the law to trainings by relative least squares, regularised towards ``start``; arguments (n,).
+    """Fits the law to trainings by relative least squares, regularised towards ``start``; array arguments are (n,).
 
-    Of a ``start`` whose level is not known, what is believed is scaled to these trainings first.
+    If the level of ``start`` is not known, its predictions are first scaled to these trainings.
     """
     n, h, d, y = (np.asarray(item, float) for item in (layers, head, text_bytes, loss))
     if not len(y):
@@ -86,14 +85,14 @@ def fit_law(layers: ArrayLike, head: ArrayLike, text_bytes: ArrayLike, loss: Arr
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pace:
-    """Seconds of training per token: a constant, and parts per parameter of the layers and of the head."""
+    """Seconds of training per token: a constant plus terms per parameter of the layers and of the head."""
 
     token_s: float
     layer_parameter_s: float
     head_parameter_s: float
 
     def tokens_per_s(self, layer_parameters: ArrayLike, head_parameters: ArrayLike) -> Float64Array:
-        """Tokens a second, (n,)."""
+        """Training throughput in tokens/s, (n,)."""
         layers, head = np.asarray(layer_parameters, float), np.asarray(head_parameters, float)
         return np.asarray(1 / (self.token_s + self.layer_parameter_s * layers + self.head_parameter_s * head))
 
@@ -108,7 +107,7 @@ def fit_pace(layer_parameters: ArrayLike, head_parameters: ArrayLike, tokens_per
     if not len(known):
         return PACE
     more_layers, more_head = (g.ravel() for g in np.meshgrid(np.geomspace(3e4, 3e6, 3), np.geomspace(6e4, 2e6, 3)))
-    scale = float(np.median(known * PACE.tokens_per_s(layers, head)))  # this machine's speed against the stated one
+    scale = float(np.median(known * PACE.tokens_per_s(layers, head)))  # this machine's speed relative to PACE
     believed = scale / PACE.tokens_per_s(more_layers, more_head)
     target = np.r_[known, believed]
     weight = np.r_[np.ones(len(known)), np.full(len(believed), BELIEF)] / target
@@ -130,7 +129,7 @@ class Trainings:
         return len(self.loss)
 
     def expect(self, layers: float, head: float, text_bytes: float, *, seed: int, draws: int = 40) -> Predicted:
-        """Expected result of another training by the law fitted to these, with its 90 % interval.
+        """Expected result of another training by the law fitted to these trainings, with its 90 % interval.
 
         The interval combines the law's variation under bootstrap resampling and the trainings' scatter around it.
         """

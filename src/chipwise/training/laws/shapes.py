@@ -1,7 +1,7 @@
-"""Properties of a model that a scaling law uses: parameters of the layers, their width, depth and distribution.
+"""Properties of a model that the scaling law uses: parameters of the layers, width, depth and proportions.
 
-Every field is a number or an array, so one law serves a single model and a million rows of a space. Where layers
-differ, widths of feed-forwards and attention, heads and formats enter as means over the layers.
+Every field is a number or an array, so the same code handles one model and a million rows of a space. If layers differ,
+feed-forward and attention widths, heads and formats are means over the layers.
 """
 
 from __future__ import annotations
@@ -22,19 +22,20 @@ from chipwise.model.arch.mixers import Attention, GatedDelta, Mamba2, ShortConv
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shapes:
-    """n models as a law sees them; every field is (n,) or a number.
+    """Shapes of n models; every field is (n,) or a number.
 
-    ``least`` and ``most`` count parameters of the layers, without embeddings and head: those active per token, and all,
-    counted as often as they run. They differ for mixtures of experts and layers that share weights.
+    ``least`` and ``most`` count parameters of the layers, without embeddings and head. ``least`` counts those active
+    per token, shared weights once; ``most`` counts all, shared weights once per layer. Dense models without shared
+    weights have ``least == most``.
     """
 
     least: ArrayLike
     most: ArrayLike
     width: ArrayLike
     depth: ArrayLike
-    ffn_share: ArrayLike = 12.0  # active parameters of a layer's feed-forward, in squares of the width
-    queries_per_kv: ArrayLike = 2.0  # query heads for each key-value head
-    attention_width: ArrayLike = 1.0  # query heads times head size, in widths of the model
+    ffn_share: ArrayLike = 12.0  # active feed-forward parameters of a layer, divided by the squared model width
+    queries_per_kv: ArrayLike = 2.0  # query heads per key-value head
+    attention_width: ArrayLike = 1.0  # query heads times head size, divided by the model width
     weight_bits: ArrayLike = 16.0  # mean bits per value of the layers' matrices
 
     def __len__(self) -> int:
@@ -46,7 +47,7 @@ class Shapes:
 
     @classmethod
     def of(cls, *models: ArchSpec | Design) -> Shapes:
-        """Shapes of decoders; an architecture without a format counts as 16 bits.
+        """Shapes of decoders; an architecture without a weight format counts as 16 bits.
 
         Raises:
             Unsupported: A model does not predict next tokens, or has no layers.
@@ -56,7 +57,7 @@ class Shapes:
 
 
 def recurrent(arch: ArchSpec) -> bool:
-    """Whether a layer has a recurrence instead of attention."""
+    """Whether any layer has a recurrence instead of attention."""
     return any(isinstance(layer.attention, GatedDelta | Mamba2 | ShortConv) for layer in arch.layers)
 
 
@@ -64,7 +65,7 @@ def _row(model: ArchSpec | Design) -> tuple[float, ...]:
     arch = model.arch if isinstance(model, Design) else model
     formats = model.formats.layers if isinstance(model, Design) else ()
     if arch.encoder or not arch.causal or not arch.head.writes:
-        raise Unsupported(f"{arch.name}: the published laws are of decoders that predict the next token")
+        raise Unsupported(f"{arch.name}: the published laws cover only decoders that predict the next token")
     if not arch.layers:
         raise Unsupported(f"{arch.name}: a model without layers has no shape")
     owned = [layer for layer in arch.layers if layer.shares is None]

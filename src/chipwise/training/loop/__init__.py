@@ -1,1 +1,1 @@
-"""One training: optimiser, schedule, checkpoints, evaluation, and the process that runs it."""
+"""Trains one model: optimiser, schedule, checkpoints, evaluation, and the worker process."""

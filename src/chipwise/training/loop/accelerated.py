@@ -1,8 +1,8 @@
-"""The training loop with more options: a budget of steps, GPUs, gradient accumulation, recomputed activations.
+"""The training loop with further options: a budget in steps, GPUs, gradient accumulation, activation recomputation.
 
-The loop, the recipe and the checkpoints are the trainer's. Several processes (``torchrun``) share each batch: every
-one holds the model (``ddp``), or a part of each layer (``fsdp``; the averages of Muon stay whole on each). All of them
-must see the same folder; the first alone writes.
+Loop, recipe and checkpoints are those of ``trainer.py``. Several processes (``torchrun``) split each batch: every
+process holds the whole model (``ddp``) or a shard of each layer (``fsdp``, where each process still holds Muon's
+averages unsharded). All processes must see the same folder; only the first one writes.
 """
 
 from __future__ import annotations
@@ -40,21 +40,21 @@ from chipwise.training.loop.progress import TrainingProgress, Update
 from chipwise.training.loop.trainer import Run, TrainResult
 
 Sharing = Literal["ddp", "fsdp"]
-_PEAK_SIZE = {"cpu": 1024, "cuda": 8192}  # of the product that a measured peak is taken from
+_PEAK_SIZE = {"cpu": 1024, "cuda": 8192}  # side of the square matrices whose product measures peak FLOP/s
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Execution:
-    """Optimizer and precision of a training. The defaults are those of the plain trainer."""
+    """Device, precision and parallelism of a training. The defaults are those of the plain trainer."""
 
     device: str = "cpu"
     precision: Precision | None = None  # precision of matrix products; the faster one on this device unless given
-    accumulate: int = 1  # batches whose gradients make one step
-    recompute: bool = False  # activations within layers are computed again instead of kept
+    accumulate: int = 1  # batches whose gradients are summed for one step
+    recompute: bool = False  # recompute activations within layers instead of storing them
     sharing: Sharing = "ddp"
-    peak_flops_per_s: float | None = None  # of one device, for MFU
+    peak_flops_per_s: float | None = None  # peak of one device, for MFU
     compiler: str | None = None  # backend of torch.compile, such as inductor; not compiled unless given
-    device_share: float = 1.0  # of the device's time that this training has, where several are packed on it
+    device_share: float = 1.0  # share of the device's time that this training gets, if several run on it
 
     def __post_init__(self) -> None:
         if self.accumulate < 1:
@@ -66,11 +66,11 @@ class Execution:
         if self.peak_flops_per_s is not None and not self.peak_flops_per_s > 0:
             raise InputError(f"--peak must be above zero, not {self.peak_flops_per_s}")
         if not 0 < self.device_share <= 1:
-            raise InputError(f"a training has between 0 and all of its device, not {self.device_share:g}")
+            raise InputError(f"a training has a share of its device between 0 and 1, not {self.device_share:g}")
 
     @property
     def dtype(self) -> torch.dtype:
-        """Number format of matrix products."""
+        """Number format of matrix products as a torch dtype."""
         if self.precision is None and self.device.startswith("cuda"):
             return torch.bfloat16
         return torch_dtype(self.precision or fastest_precision())
@@ -94,30 +94,29 @@ def train_accelerated(
 ) -> TrainResult:
     """Trains ``arch`` on ``data`` for a number of steps, CPU or GPU seconds, continuing the state in ``folder``.
 
-    On a GPU the batch is computed in the largest parts that fit into its memory: where it runs out, parts are halved.
-    Gradients are summed over parts, so that the step is the same.
+    On a GPU the batch is computed in the largest microbatches that fit into its memory: when memory runs out, their
+    size is halved. Gradients are summed over microbatches, so the step is the same.
 
     Args:
         arch: The architecture.
-        data: In the model's tokens.
-        execution: With what.
-        steps: Steps of the optimiser; this or one of the two others.
+        data: Training data in the model's tokens.
+        execution: Device, precision and parallelism.
+        steps: Steps of the optimiser. Give exactly one of the three budgets.
         cpu_budget_s: CPU seconds, on one process without a GPU.
-        gpu_budget_s: Seconds of the device that steps take, on one process; where several trainings are packed on a
-            device, each is charged its share.
+        gpu_budget_s: GPU seconds of the steps, on one process; trainings that share a device are charged their share.
         seed: Random seed of weights and order of the text.
         folder: Folder for checkpoints and weights.
-        recipe: How; its batch is what one process takes at once.
+        recipe: Training recipe; its batch is the batch of one process.
         start: Weights to continue from (names of the torch module); random ones unless given.
         on_progress: Called about once a second.
         checkpoint_every_s: Seconds of training between checkpoints.
         max_validation_bytes: Evaluate on at most this many bytes of the validation text.
 
     Raises:
-        InputError: Not exactly one budget, or one that does not go with the execution.
+        InputError: Not exactly one budget is given, or the budget does not suit the execution.
         DoesNotFit: The device has too little memory for even one window of text.
         TrainingDiverged: The loss was no longer finite; the last good state is kept in ``folder``.
-        KeyboardInterrupt: After Ctrl-C, when the step was finished and its state written.
+        KeyboardInterrupt: After Ctrl-C, once the current step is finished and its state is written.
     """
     given = [value for value in (steps, cpu_budget_s, gpu_budget_s) if value is not None]
     if len(given) != 1:
@@ -168,10 +167,10 @@ class AcceleratedRun(Run):
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
         self.execution = execution
-        self.pieces = 1  # that a batch is computed in; more where the device's memory holds no larger ones
+        self.pieces = 1  # microbatches per batch; more when larger ones run out of device memory
         self.rank, self.world = rank(), processes()
         self.stop = False
-        self.began = (time.perf_counter(), -1)  # when, at which step, this call set out
+        self.began = (time.perf_counter(), -1)  # time and step at which this call started
         on_gpu: Precision | None = "bf16" if execution.device != "cpu" else None
         super().__init__(
             arch,
@@ -195,7 +194,7 @@ class AcceleratedRun(Run):
         return super().step_tokens * self.execution.accumulate * self.world
 
     def start(self) -> None:
-        """The given weights or random ones, where and how they are trained."""
+        """Initialises the model from the given weights or at random, and prepares it for the devices."""
         model = with_held(build(self.arch, seed=self.seed), self.data)
         if self.given is not None:
             model.load_state_dict({name: torch.from_numpy(np.array(value)) for name, value in self.given.items()})
@@ -228,7 +227,7 @@ class AcceleratedRun(Run):
         return self.world > 1 and self.execution.sharing == "fsdp"
 
     def take(self, weights: dict[str, Tensor]) -> None:
-        """Gives the model these weights, each process its part."""
+        """Loads weights into the model; each process takes its shard."""
         if not self._sharded:
             super().take(weights)
             return
@@ -240,18 +239,18 @@ class AcceleratedRun(Run):
                 p.copy_(distribute_tensor(whole, p.device_mesh, p.placements))  # type: ignore[attr-defined]
 
     def weights(self) -> dict[str, Tensor]:
-        """The weights, whole, in the machine's memory. All processes must call it together."""
+        """The full, unsharded weights in host memory. All processes must call it together."""
         return {name: _whole(value).cpu() for name, value in self.model.state_dict().items()}
 
     def save(self, path: Path) -> None:
-        """Writes where the training is; all processes gather, the first writes."""
+        """Writes the current state; all processes gather it, the first writes."""
         weights, averages = self.weights(), self.optimiser.state()
         if self.rank == 0:
             checkpoint.save(path, self.key, self.at, weights, averages)
         _together()
 
     def backward(self) -> Tensor:
-        """The gradient of this process's share of the step's batch, averaged over all shares."""
+        """Gradient of this process's part of the batch, averaged over all processes."""
         parts = self.execution.accumulate
         total = torch.zeros((), device=self.execution.device)
         for part in range(parts):
@@ -265,12 +264,12 @@ class AcceleratedRun(Run):
         return total
 
     def _in_pieces(self, batch: Sequence[Tensor], weight: float) -> Tensor:
-        """Adds ``weight`` times the gradient of one batch; its mean loss times ``weight``.
+        """Adds ``weight`` times the gradient of one batch; returns ``weight`` times its mean loss.
 
-        Where memory runs out, the batch is computed in pieces half as large, and the next ones too.
+        When memory runs out, this batch and all later ones are computed in microbatches half as large.
 
         Raises:
-            DoesNotFit: Not even one window fits, or several processes would have to agree on the pieces.
+            DoesNotFit: Not even one window fits, or several processes run, which would have to agree on the size.
         """
         before = [None if p.grad is None else p.grad.clone() for p in self.model.parameters()] if weight < 1 else None
         while True:
@@ -295,7 +294,7 @@ class AcceleratedRun(Run):
             self.pieces *= 2
 
     def _give_back(self, gradients: Sequence[Tensor | None] | None) -> None:
-        """Frees the memory of a step that ran out of it; the parameters keep their earlier gradients."""
+        """Frees the memory of a step that ran out of it and restores the parameters' earlier gradients."""
         for place, p in enumerate(self.model.parameters()):
             p.grad = None if gradients is None else gradients[place]
         if self.execution.device.startswith("cuda"):
@@ -303,12 +302,12 @@ class AcceleratedRun(Run):
 
     @property
     def model_bytes(self) -> int:
-        """Bytes of the training weights."""
+        """Bytes of the model's weights."""
         return sum(p.numel() * p.element_size() for p in self.model.parameters())
 
     @contextlib.contextmanager
     def _without_exchange(self, wanted: bool) -> Iterator[None]:
-        """Gradients of all but the last batch stay on their process."""
+        """Disables the gradient exchange between processes, for all but the last accumulated batch."""
         if wanted and isinstance(self.loss, nn.parallel.DistributedDataParallel):
             with self.loss.no_sync():
                 yield
@@ -316,14 +315,14 @@ class AcceleratedRun(Run):
             yield
 
     def after_step(self) -> None:
-        """Stops between two steps when Ctrl-C was pressed, with everything written."""
+        """Stops after this step if Ctrl-C was pressed; the state is written first."""
         if self.stop:
             self.save_here()
             raise KeyboardInterrupt
 
     @contextlib.contextmanager
     def interruptible(self) -> Iterator[None]:
-        """Ctrl-C lets the step under way end; a second one does not."""
+        """Delays Ctrl-C until the current step has ended; a second Ctrl-C stops at once."""
         if threading.current_thread() is not threading.main_thread() or self.world > 1:
             yield
             return
@@ -358,12 +357,12 @@ class AcceleratedRun(Run):
         )
 
     def loop(self, report: Callable[[Update], None] | None, checkpoint_every_s: float) -> None:
-        """The trainer's loop; the pace refers to this call."""
+        """Runs the trainer's loop; the reported pace refers to this call."""
         self.began, self._from = (time.perf_counter(), self.at.steps), self.spent(self.at)
         super().loop(report if self.rank == 0 else None, checkpoint_every_s)
 
     def whole_model(self) -> Transformer:
-        """The whole model, on each process."""
+        """The whole, unsharded model, on each process."""
         if not self._sharded:
             return self.model
         model = Transformer(self.arch)
@@ -371,25 +370,25 @@ class AcceleratedRun(Run):
         return model.to(self.execution.device)
 
     def keep(self, result: TrainResult, weights: bytes) -> None:
-        """Writes weights and result, once."""
+        """Writes weights and result, from one process."""
         if self.rank == 0:
             super().keep(result, weights)
         _together()
 
 
 class _Loss(nn.Module):
-    """Model and loss in one forward pass, as the unit that is shared between processes."""
+    """Model and loss in one forward pass, as the module that DDP or FSDP wraps."""
 
     def __init__(self, model: Transformer, data: Dataset, dtype: Callable[[], torch.dtype]) -> None:
         super().__init__()
-        self.model, self.data, self.dtype = model, data, dtype  # a checkpoint may change the format
+        self.model, self.data, self.dtype = model, data, dtype  # a checkpoint may change the dtype
 
     def forward(self, *batch: Tensor) -> Tensor:
         return self.data.loss(self.model, batch, self.dtype())
 
 
 def _recompute(layer: nn.Module) -> None:
-    """Makes ``layer`` store only its input while training; parameter names are unchanged."""
+    """Makes ``layer`` store only its input during training and recompute the rest; parameter names are unchanged."""
     assert isinstance(layer, LayerModule)
     plain = layer.forward
 
@@ -406,7 +405,7 @@ def _whole(value: Tensor) -> Tensor:
 
 
 def multiplied(arch: ArchSpec) -> int:
-    """Parameters that each token is multiplied by: matrices times their uses; of the tables only the head."""
+    """Parameters in each token's matrix products; shared ones count per use, of the tables only the head."""
     shapes = weight_shapes(arch)
     uses = [str(i if layer.shares is None else layer.shares) for i, layer in enumerate(arch.layers)]
     count = arch.vocab_size * arch.d_model
@@ -417,7 +416,7 @@ def multiplied(arch: ArchSpec) -> int:
 
 
 def measured_peak(device: str, dtype: torch.dtype) -> float | None:
-    """FLOP/s of a large square product in ``dtype`` here, the best of five; None on a device that is not known."""
+    """Peak FLOP/s of a large square matrix product in ``dtype`` here, the best of five; None for other device types."""
     size = _PEAK_SIZE.get(torch.device(device).type)
     if size is None:
         return None
@@ -426,18 +425,18 @@ def measured_peak(device: str, dtype: torch.dtype) -> float | None:
     for _ in range(5):
         begin = time.perf_counter()
         product = a @ a
-        float(product[0, 0])  # waits for it
+        float(product[0, 0])  # waits for the device
         best = min(best, time.perf_counter() - begin)
     return 2 * size**3 / best
 
 
 def rank() -> int:
-    """This process's number among the training processes."""
+    """Rank of this process."""
     return dist.get_rank() if dist.is_available() and dist.is_initialized() else 0
 
 
 def processes() -> int:
-    """Number of processes that train together."""
+    """Number of training processes."""
     return dist.get_world_size() if dist.is_available() and dist.is_initialized() else 1
 
 
@@ -448,7 +447,7 @@ def _together() -> None:
 
 @contextlib.contextmanager
 def joined(execution: Execution) -> Iterator[Execution]:
-    """Joins the processes that ``torchrun`` started, if it did; the execution with this process's own device."""
+    """Joins the process group of ``torchrun``, if there is one; the execution with this process's device."""
     if int(os.environ.get("WORLD_SIZE", "1")) < 2:
         yield execution
         return

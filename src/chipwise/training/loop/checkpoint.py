@@ -1,8 +1,8 @@
-"""Checkpoints: the state of a training in one safetensors file, with the identity of the training that it belongs to.
+"""Checkpoints: the state of a training in one safetensors file, with the identity of its training.
 
-A checkpoint holds tensors (weights, the optimiser's averages) and facts as JSON; it is only read by a training with
-the same key. The file is replaced at once, so that a kill leaves the state before or the state after. No pickle:
-nothing in it is executed.
+A checkpoint holds tensors (weights, the optimiser's averages) and metadata as JSON; only a training with the same key
+reads it. The file is replaced atomically, so a killed process leaves either the old or the new state. It contains no
+pickle, so reading it executes nothing.
 """
 
 from __future__ import annotations
@@ -31,15 +31,15 @@ CurvePoint = tuple[float, int, float, float | None]  # CPU seconds, tokens, trai
 
 @dataclass(slots=True, kw_only=True)
 class Progress:
-    """Progress of a training. The batches that come next follow from ``steps``."""
+    """Progress of a training. ``steps`` determines the next batches."""
 
     steps: int = 0
     tokens: int = 0
     cpu_s: float = 0.0
-    decay_from: float | None = None  # CPU seconds at which this branch began to decay
-    rate_scale: float = 1.0  # lowered after a divergence
+    decay_from: float | None = None  # CPU seconds at which this run began to decay the learning rate
+    rate_scale: float = 1.0  # factor on the learning rates, halved after a divergence
     loss: float = math.nan  # of recent training batches, smoothed
-    precision: Precision  # precision of matrix products; decided once for a training
+    precision: Precision  # precision of matrix products; fixed for a training
     curve: list[CurvePoint] = field(default_factory=list)
 
     def plain(self) -> dict[str, object]:
@@ -50,7 +50,7 @@ class Progress:
 
     @classmethod
     def from_plain(cls, values: Mapping[str, object]) -> Progress:
-        """Reads the result of :meth:`plain`."""
+        """Reads the output of :meth:`plain`."""
         known = losses_renamed(values)
         known["curve"] = [tuple(point) for point in known["curve"]]
         known["loss"] = math.nan if known["loss"] is None else known["loss"]
@@ -65,7 +65,7 @@ def save(path: Path, key: str, progress: Progress, weights: dict[str, Tensor], a
 
 
 def load(path: Path, key: str) -> tuple[Progress, dict[str, Tensor], dict[str, Tensor]] | None:
-    """The checkpoint, or None if this training has none that can be read (it then starts anew)."""
+    """The checkpoint; None if this training has no readable one and must start from the beginning."""
     found = read_state(path, SCHEMA, key)
     if found is None:
         return None
@@ -80,7 +80,7 @@ def load(path: Path, key: str) -> tuple[Progress, dict[str, Tensor], dict[str, T
 
 
 def write_state(path: Path, schema: str, key: str, tensors: Mapping[str, Tensor], facts: Mapping[str, object]) -> None:
-    """Writes ``tensors`` and ``facts`` of the training with identity ``key``, all at once."""
+    """Writes ``tensors`` and the metadata ``facts`` of the training with identity ``key``, atomically."""
     from safetensors.torch import save as to_bytes
 
     whole = {name: value.detach().contiguous() for name, value in tensors.items()}
@@ -90,7 +90,7 @@ def write_state(path: Path, schema: str, key: str, tensors: Mapping[str, Tensor]
 
 
 def read_state(path: Path, schema: str, key: str) -> tuple[dict[str, Tensor], Record] | None:
-    """Reads the state written for the same ``key``; None if it is missing or unreadable."""
+    """Reads the state that was written for ``key``; None if it is missing or unreadable."""
     from safetensors import SafetensorError, safe_open
 
     if not path.exists():
@@ -107,7 +107,7 @@ def read_state(path: Path, schema: str, key: str) -> tuple[dict[str, Tensor], Re
 
 
 def fingerprint(weights: Mapping[str, object]) -> str:
-    """Identity of weights (arrays or tensors): names, shapes and every bit of their FP32 values."""
+    """Digest of weights (arrays or tensors): names, shapes and every bit of their FP32 values."""
     hashed = hashlib.sha256()
     for name in sorted(weights):
         value = weights[name]

@@ -1,4 +1,4 @@
-"""Trained weights as models: read from files, loaded, and rounded as a deployed file stores them."""
+"""Loads trained weights into models, and rounds them as a deployed file stores them."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def load_model(arch: ArchSpec, weights: Weights | str | Path) -> Any:
 
 
 def read(path: str | Path) -> dict[str, NDArray[np.floating]]:
-    """The weights that a safetensors file holds, by name.
+    """Weights by name, read from a safetensors file.
 
     Raises:
         InputError: It cannot be read.
@@ -47,7 +47,7 @@ def read(path: str | Path) -> dict[str, NDArray[np.floating]]:
 
 
 def quantised(model: Any, weight_format: str, packing: Packing = NEAREST) -> Any:
-    """A copy of ``model`` with projections and head rounded to ``weight_format``.
+    """A copy of ``model`` whose projections and head are rounded to ``weight_format``.
 
     ``weight_format`` is a format or the name of a mixture (:mod:`chipwise.model.arch.formats`). A tied head becomes a
     separate table, as in the exported file.
@@ -66,7 +66,7 @@ def quantised(model: Any, weight_format: str, packing: Packing = NEAREST) -> Any
 
 
 def calibrated(arch: ArchSpec, weights: Mapping[str, AnyArray], data: DataFile, recipe: Recipe) -> Packing:
-    """How matrices are packed where a batch of training data shows what they multiply."""
+    """The packing of matrices, calibrated on the inputs that a batch of training data gives them."""
 
     import torch
 
@@ -78,7 +78,7 @@ def calibrated(arch: ArchSpec, weights: Mapping[str, AnyArray], data: DataFile, 
 
 
 def rounded(weight_NK: Tensor, weight_format: str, packing: Packing = NEAREST, name: str = "") -> Tensor:
-    """The weight ``name`` (outputs, inputs) as the deployed model will hold it: packed by the very code of exports."""
+    """The weight ``name`` (outputs, inputs) as the deployed model holds it, packed by the code of the exporters."""
     import torch
 
     matrix = np.ascontiguousarray(weight_NK.detach().numpy(), np.float32)
@@ -86,7 +86,7 @@ def rounded(weight_NK: Tensor, weight_format: str, packing: Packing = NEAREST, n
 
 
 def checked(weights: Weights, arch: ArchSpec) -> Weights:
-    """``weights``, checked to be those of ``arch``.
+    """``weights``, after checking that their names and shapes are those of ``arch``.
 
     Raises:
         InputError: Names or shapes differ.

@@ -1,7 +1,8 @@
-"""Head and cross entropy in one, a few hundred positions at a time, so that the logits never leave the cache.
+"""Output head and cross entropy combined, a few hundred positions at a time, so that the logits stay in the cache.
 
-In a small model the logits (positions × vocabulary) dwarf all other activations; computing their gradient at once,
-while a block of them is at hand, needs one pass instead of five. Axes: R rows (positions), D width, V vocabulary.
+In a small model the logits (positions × vocabulary) are far larger than all other activations. Computing their gradient
+in the forward pass, block by block, reads them once instead of five times. Axes: R rows (positions), D width, V
+vocabulary.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-_BLOCK_LOGITS = 2**20  # logits kept at a time
+_BLOCK_LOGITS = 2**20  # logits computed at a time
 
 
 class _HeadLoss(torch.autograd.Function):
@@ -31,7 +32,7 @@ class _HeadLoss(torch.autograd.Function):
             total -= grad.gather(1, target).float().clamp_min_(1e-30).log_().sum()
             if teacher_RV is not None:
                 grad.sub_(teacher_RV[start : start + step], alpha=share)
-            grad.scatter_add_(1, target, torch.full_like(target, share - 1, dtype=grad.dtype))  # softmax minus target
+            grad.scatter_add_(1, target, torch.full_like(target, share - 1, dtype=grad.dtype))  # softmax minus one-hot target
             grad_x[start : start + step] = torch.mm(grad, table)
             grad_table += torch.mm(grad.t(), x)
         ctx.save_for_backward(grad_x.div_(rows), grad_table.div_(rows))
@@ -48,9 +49,9 @@ def head_loss(
 ) -> Tensor:
     """Mean cross entropy in nats of ``target_R`` under the logits ``x · tableᵀ``; matrix products run in x's dtype.
 
-    With a teacher's probabilities the gradient is of ``share`` times the cross entropy against them and the rest
-    against the tokens themselves. The value stays that of the tokens: how good the model is, not how far from the
-    teacher.
+    If the teacher's probabilities are given, the gradient is that of ``share`` times the cross entropy against them
+    plus ``1 - share`` times the cross entropy against the tokens. The returned value is always the cross entropy
+    against the tokens, which measures the model's quality.
     """
     share = 0.0 if teacher_RV is None else share
     return _HeadLoss.apply(x_RD, table_VD, target_R, teacher_RV, share)  # type: ignore[no-any-return, no-untyped-call]

@@ -1,8 +1,8 @@
-"""Muon for the matrices of the layers, AdamW for tables and vectors, as one optimiser with a plain state.
+"""Muon for the matrices of the layers and AdamW for tables and vectors, as one optimiser with a plain state.
 
-Muon replaces a matrix's averaged gradient by the nearest matrix whose singular values are all about one, so that every
-direction is learnt at the same pace; matrices of equal shape are treated together. Its step is scaled to the size of
-AdamW's, and per matrix, so one learning rate serves all widths.
+Muon replaces a matrix's averaged gradient by the nearest matrix with all singular values about one, so that every
+direction is learnt at the same pace; matrices of equal shape are processed together. Each matrix's step is scaled to
+the size of AdamW's steps, so one learning rate suits all widths.
 
 References:
     Jordan et al. 2024, Muon (https://kellerjordan.github.io/posts/muon); the scale 0.2·√max(rows, columns): Liu et
@@ -22,7 +22,7 @@ _QUINTIC = (3.4445, -4.7750, 2.0315)  # pushes singular values in (0, 1] towards
 
 
 def orthogonalise(matrices: Tensor, *, rounds: int = 5) -> Tensor:
-    """The matrices (count, rows, columns) with all singular values moved to about one, in bfloat16 where that works."""
+    """The matrices (count, rows, columns) with all singular values moved to about one, in bfloat16 where supported."""
     a, b, c = _QUINTIC
     x = matrices.bfloat16() if matrices.is_cuda or bf16_is_safe() else matrices.float()
     tall = x.shape[-2] > x.shape[-1]
@@ -36,15 +36,15 @@ def orthogonalise(matrices: Tensor, *, rounds: int = 5) -> Tensor:
 
 
 class Optimiser:
-    """Steps all parameters of a model.
+    """Optimises all parameters of a model.
 
     Args:
-        model: Its layers' matrices go to Muon, all else to AdamW.
+        model: The model. Muon updates its layers' matrices, AdamW all other parameters.
         matrix_rate: Muon's learning rate at scale 1.
         table_rate: AdamW's learning rate at scale 1.
-        weight_decay: Of the layers' matrices; nothing else decays.
-        rounds: Of orthogonalisation; each costs three matrix products.
-        momentum: Of the matrices' averages; all else averages over 0.1 less.
+        weight_decay: Weight decay of the layers' matrices; other parameters have none.
+        rounds: Iterations of orthogonalisation; each costs three matrix products.
+        momentum: Momentum of the matrices; other parameters use 0.1 less.
     """
 
     def __init__(
@@ -80,7 +80,7 @@ class Optimiser:
 
     @torch.no_grad()
     def step(self, scale: float) -> None:
-        """One step at ``scale`` times the learning rates."""
+        """Takes one step at ``scale`` times the learning rates."""
         for options in self._adam.param_groups:
             options["lr"] = self._table_rate * scale
         self._adam.step()
@@ -95,7 +95,7 @@ class Optimiser:
             torch._foreach_sub_(parameters, [_part(whole, p) for whole, p in zip(update, parameters, strict=True)])
 
     def state(self) -> dict[str, Tensor]:
-        """All averages by the names of their parameters."""
+        """All running averages by the names of their parameters."""
         kept: dict[str, Tensor] = {}
         for shape, group in self._shapes.items():
             for (name, _), average in zip(group, self._averages[shape], strict=True):
@@ -106,7 +106,7 @@ class Optimiser:
         return kept
 
     def load(self, state: Mapping[str, Tensor]) -> None:
-        """Takes up the averages that :meth:`state` gave."""
+        """Restores the output of :meth:`state`."""
         for shape, group in self._shapes.items():
             for row, (name, _) in enumerate(group):
                 self._averages[shape][row].copy_(state[f"muon.{name}"])
@@ -120,12 +120,12 @@ class Optimiser:
 
 
 def _whole(value: Tensor) -> Tensor:
-    """A sharded tensor, gathered on every process."""
+    """A sharded tensor gathered on every process."""
     return value.full_tensor() if _is_divided(value) else value  # type: ignore[attr-defined]
 
 
 def _part(whole: Tensor, like: Tensor) -> Tensor:
-    """This process's part of ``whole``, divided as ``like`` is."""
+    """This process's shard of ``whole``, sharded as ``like`` is."""
     if not _is_divided(like):
         return whole
     from torch.distributed.tensor import distribute_tensor
@@ -134,4 +134,4 @@ def _part(whole: Tensor, like: Tensor) -> Tensor:
 
 
 def _is_divided(value: Tensor) -> bool:
-    return hasattr(value, "full_tensor")  # a DTensor, whose class not every build of torch has
+    return hasattr(value, "full_tensor")  # detects a DTensor, whose class is missing in some builds of torch

@@ -1,4 +1,4 @@
-"""Inputs of a command on one model: the model, its weights and tokenizer if any, and the text."""
+"""Inputs of commands on one model: the model, its weights and tokenizer if any, and the text."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ _OF_A_TRAINED_MODEL = ("*.safetensors.index.json", "*.bin", "*.h5", "*.gguf", "t
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Origin:
-    """A model to train: its architecture, and its weights and tokenizer where it has some."""
+    """A model to train: its architecture, and its weights and tokenizer if it has them."""
 
     arch: ArchSpec
     weights: Mapping[str, AnyArray] | None = None
     tokenizer: Path | None = None
 
     def trained(self) -> tuple[Mapping[str, AnyArray], Path]:
-        """Its weights and its tokenizer's file.
+        """The model's weights and its tokenizer file.
 
         Raises:
-            InputError: It has none.
+            InputError: The model has no weights.
         """
         if self.weights is None or self.tokenizer is None:
             raise InputError(f"{self.arch.name} has no trained weights")
@@ -41,10 +41,10 @@ class Origin:
 
 
 def read_origin(spec: str | Path) -> Origin:
-    """The model that ``spec`` names, with weights and tokenizer where its folder has them.
+    """Reads the model ``spec``, with weights and tokenizer if its folder has them.
 
     Raises:
-        InputError: It cannot be read, or its tokenizer does not separate texts as they are separated here.
+        InputError: The model cannot be read, or its tokenizer lacks the separator token that chipwise needs.
     """
     folder = Path(spec)
     if not has_weights(folder):
@@ -58,7 +58,7 @@ def read_origin(spec: str | Path) -> Origin:
         raise InputError(
             f"{path}: texts are separated by the token {SEPARATOR!r} with number 0, which it does not have"
         )
-    load_tokenizer(path)  # broken further down, it is named here and not as the copy that a training makes of it
+    load_tokenizer(path)  # an error in a broken file then names this file, not the training's copy of it
     return Origin(arch=arch, weights=weights, tokenizer=path)
 
 
@@ -68,10 +68,10 @@ def has_weights(folder: Path) -> bool:
 
 
 def resolve_untrained(spec: str | Path) -> ArchSpec:
-    """The architecture of a model that has no weights to start from.
+    """The architecture of a model without weights, which is trained from scratch.
 
     Raises:
-        InputError: It cannot be read, or what lies beside a folder's config.json says that its weights are missing.
+        InputError: The model cannot be read, or files next to a folder's config.json show that its weights are missing.
     """
     folder = Path(spec)
     beside = sorted(path.name for pattern in _OF_A_TRAINED_MODEL for path in folder.glob(pattern))
@@ -85,7 +85,7 @@ def resolve_untrained(spec: str | Path) -> ArchSpec:
 
 
 def require_weights(model: str | Path, *, purpose: str) -> Path:
-    """The folder of a model with weights and tokenizer, found without reading either.
+    """Checks that ``model`` is a folder with weights and tokenizer, without reading them; returns the folder.
 
     Raises:
         InputError: There is no such folder, or it lacks one of them.
@@ -101,7 +101,7 @@ def require_weights(model: str | Path, *, purpose: str) -> Path:
 
 
 def check_inputs(spec: str | Path, data: Sequence[str | Path] | Mapping[str, object]) -> None:
-    """Finds missing files and unknown names before any library of training is loaded.
+    """Checks for missing files and unknown names before any training library is loaded.
 
     Raises:
         InputError: The model or the text cannot be read.
@@ -116,7 +116,7 @@ def check_inputs(spec: str | Path, data: Sequence[str | Path] | Mapping[str, obj
 
 
 def data_spec(data: Sequence[str | Path] | Mapping[str, object]) -> tuple[DataSpec, Path]:
-    """The text that is meant, and the folder that its paths start from. Files are divided as suits them.
+    """The text source that ``data`` names, and the base folder of its paths; splits files into entries as suits them.
 
     Raises:
         SpecError: A run file without ``data``, or a wrong field.
@@ -135,6 +135,6 @@ def data_spec(data: Sequence[str | Path] | Mapping[str, object]) -> tuple[DataSp
         raise UnknownName("text source", names[0], [*SOURCES.names(), "or text files, or a run file"])
     try:
         division = usual_division(files_of(names, Path()))
-    except DataError:  # said where the text is read
+    except DataError:  # reported when the text is read
         division = "blank-lines"
     return DataSpec(source="files", paths=tuple(names), entries=division), Path()

@@ -10,10 +10,10 @@ class Update:
     """A progress report of a training."""
 
     cpu_s: float
-    cpu_budget_s: float | None  # None if steps are the budget
+    cpu_budget_s: float | None  # None if the budget is in steps
     tokens: int
-    loss: float | None  # of recent training text
-    share: float  # of the budget that is spent
+    loss: float | None  # of recent training batches
+    share: float  # share of the budget that is spent
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,5 +22,5 @@ class TrainingProgress(Update):
 
     steps: int
     tokens_per_s: float
-    mfu: float | None  # share of the peak; None if the peak is not known
-    left_s: float  # until the budget is spent, at this pace
+    mfu: float | None  # share of peak FLOP/s; None if the peak is not known
+    left_s: float  # seconds until the budget is spent, at the current pace

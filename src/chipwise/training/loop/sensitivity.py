@@ -1,6 +1,6 @@
-"""Loss that each layer alone costs in a narrow weight format, which ``chipwise explain --sensitivity`` reads.
+"""Loss increase from storing a single layer in a narrow weight format, for ``chipwise explain --sensitivity``.
 
-Layers are rounded one at a time, so losses that only appear together are not found.
+Layers are rounded one at a time, so interactions between layers are not found.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ def layer_losses(
     *,
     on_progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> tuple[float, ...]:
-    """Increase of ``judge``'s loss with the matrices of one layer in ``weight_format``, for each layer.
+    """Increase of the loss ``judge`` when only the matrices of one layer are in ``weight_format``, for each layer.
 
     Raises:
         Unsupported: Weights cannot be rounded to ``weight_format``.

@@ -1,4 +1,4 @@
-"""Trains one model from its file to a Hugging Face folder: the work of ``chipwise train``.
+"""Trains one model and writes it as a Hugging Face folder; implements ``chipwise train``.
 
 ::
 
@@ -6,7 +6,7 @@
     ├── training.json   model, text, recipe and seed
     ├── corpus/         tokenizer and encoded text
     ├── state/          checkpoints, weights and results by budget
-    └── model/          the Hugging Face folder, when the budget is spent
+    └── model/          the Hugging Face folder, written when the budget is spent
 """
 
 from __future__ import annotations
@@ -52,14 +52,14 @@ UNKNOWN_PEAK = "unknown"
 class Trained:
     """Result of a finished training."""
 
-    folder: Path  # Hugging Face
-    result: TrainResult  # its bits per byte are those of the validation text
-    test_loss: float  # of the weights in ``folder``, on text that chose nothing
-    start_loss: float | None  # of the given weights on the validation text; None if none were given
-    kept: Literal["trained", "start"]  # which weights ``folder`` holds: the better ones on the validation text
-    tokens_per_s: float | None  # of this call, over all processes; None if nothing was left to do
+    folder: Path  # Hugging Face folder
+    result: TrainResult  # bits per byte are of the validation text
+    test_loss: float  # loss of the weights in ``folder`` on the test text, which was used for no selection
+    start_loss: float | None  # loss of the given weights on the validation text; None without given weights
+    kept: Literal["trained", "start"]  # which weights ``folder`` holds: those with the lower validation loss
+    tokens_per_s: float | None  # of this call, over all processes; None if the training was already finished
     mfu: float | None
-    peak: str  # where the peak of the MFU comes from
+    peak: str  # source of the peak that MFU refers to
 
 
 def train_model(
@@ -80,28 +80,28 @@ def train_model(
 ) -> Trained:
     """Trains a model for a budget and writes it as a Hugging Face folder.
 
-    A model that is given with weights and ends worse than it began keeps those that it was given.
+    If a model is given with weights and training makes it worse, the given weights are kept.
 
     Args:
         spec: A spec file, a Hugging Face config or known name (random weights), or a folder with weights and tokenizer
             such as a winner's, to continue from.
-        data: A text source, text files or globs, a run file (its ``data`` counts), or the fields of such.
+        data: A text source, text files or globs, a run file (its ``data`` is used), or the fields of ``data``.
         steps: Steps of the optimiser; one of ``steps``, ``tokens`` and ``cpu_seconds``.
         tokens: Tokens to learn from.
         cpu_seconds: CPU seconds of training, on one process.
-        out: The folder; ``runs/train-<name>`` unless given.
-        resume: Continue what the folder holds, from its last checkpoint or to a larger budget.
+        out: Folder to write; ``runs/train-<name>`` unless given.
+        resume: Continue the training in the folder, from its last checkpoint or to a larger budget.
         execution: Device, precision, accumulation and so on.
         peak: Peak of one device for MFU: a rate, a chip's name (its data sheet), or ``unknown``; measured unless given.
-        recipe: Batch, window, rates.
+        recipe: Batch, window and learning rates.
         seed: Random seed of weights and order of the text.
         on_progress: Called about once a second.
         checkpoint_every_s: Seconds of training between checkpoints.
 
     Raises:
         InputError: The model, the text, the budget or an option is wrong.
-        Unsupported: The model has blocks that are not trained here.
-        StudyError: The folder holds a training with other settings, or one and ``resume`` is not given.
+        Unsupported: The model has blocks that chipwise cannot train.
+        StudyError: The folder holds a training with other settings, or ``resume`` is needed to continue it.
         TrainingDiverged: The loss was no longer finite; the last good state is kept.
     """
     execution, recipe = execution or Execution(), recipe or Recipe()
@@ -171,7 +171,7 @@ def train_model(
 def execution_of(
     device: str | None, precision: Any, accumulate: int, *, recompute: bool = False, sharing: Any = "ddp"
 ) -> Execution:
-    """The options of execution, checked; by default on a GPU if there is one.
+    """Checks the execution options; the default device is a GPU if there is one.
 
     Raises:
         InputError: An option is wrong, or there is no such device here.
@@ -187,7 +187,7 @@ def execution_of(
 
 
 def recipe_of(batch: int | None, window: int | None, rate: float) -> Recipe:
-    """The recipe with another batch or window, and a share of its rates.
+    """The recipe with another batch or window, and its learning rates multiplied by ``rate``.
 
     Raises:
         InputError: An option is wrong.
@@ -209,10 +209,10 @@ def recipe_of(batch: int | None, window: int | None, rate: float) -> Recipe:
 
 
 def peak_of(text: str | None, execution: Execution) -> tuple[float | None, str]:
-    """FLOP/s of one device for matrix products in the training's format, and where the figure comes from.
+    """Peak FLOP/s of one device for matrix products in the training's format, and the source of that figure.
 
     Raises:
-        InputError: Neither a rate nor a chip.
+        InputError: ``text`` is neither a rate nor a chip.
         Unsupported: The chip's data sheet has no rate for the format.
     """
     form = "bf16" if str(execution.dtype) == "torch.bfloat16" else "fp32"
@@ -232,7 +232,7 @@ def peak_of(text: str | None, execution: Execution) -> tuple[float | None, str]:
 
 
 def _settings(origin: Origin, data: DataSpec, seed: int, recipe: Recipe, execution: Execution) -> dict[str, object]:
-    """Everything that decides a training's result except budgets; ``--resume`` needs the same."""
+    """Everything that determines a training's result except budgets; ``--resume`` requires equal settings."""
     return {
         "model": to_data(origin.arch),
         "starting weights": None if origin.weights is None else fingerprint(origin.weights),
@@ -248,7 +248,7 @@ def _settings(origin: Origin, data: DataSpec, seed: int, recipe: Recipe, executi
 
 
 def _claim(target: Path, settings: dict[str, object], *, resume: bool) -> None:
-    """Makes the folder this training's own, or checks that it is."""
+    """Writes the settings to a new folder, or checks that the folder belongs to this training."""
     path, wanted = target / ABOUT, plain(settings)
     if path.exists():
         held = read_json(path)
@@ -275,7 +275,7 @@ def _claim(target: Path, settings: dict[str, object], *, resume: bool) -> None:
 
 
 def _tokens(origin: Origin, corpus: Corpus | None, folder: Path) -> tuple[TokenData, Path]:
-    """The text in the model's tokens, and its tokenizer's file; the process with the corpus makes them, others wait."""
+    """The text in the model's tokens, and the tokenizer file; one process creates them, the others wait."""
     size = origin.arch.vocab_size
     path = folder / f"tokenizer-{size}.json"
     if corpus is not None:

@@ -1,9 +1,9 @@
-"""One training of one architecture within a budget of CPU seconds or of steps, resumable at any moment.
+"""Trains one architecture within a budget of CPU seconds or steps; can be resumed after a kill at any time.
 
-The learning rate warms up, stays constant, and decays to zero over the last share of the budget. The state before the
-decay is kept, so that a training that is promoted continues from there and only repeats the decay. The budget counts
-the CPU time that training steps take undisturbed (validation and checkpoints excluded), so a busy machine changes the
-waiting time, not the result. A budget of steps gives the same weights on every machine that computes alike.
+The learning rate warms up, stays constant, and decays to zero over the last part of the budget. The state before the
+decay is kept, so that a promoted training continues from there and only repeats the decay. The budget counts the CPU
+time that steps take on an otherwise idle machine (without validation and checkpoints), so a busy machine changes the
+waiting time, not the result. A budget in steps gives the same weights on every machine with the same arithmetic.
 """
 
 from __future__ import annotations
@@ -45,10 +45,10 @@ class TrainResult:
     perplexity: float | None = None  # per token, of text
     tokens: int
     steps: int
-    cpu_s: float  # charged for the steps that lead to these weights
-    spent_cpu_s: float  # really taken by the steps of this call
+    cpu_s: float  # CPU seconds charged for the steps that lead to these weights
+    spent_cpu_s: float  # CPU seconds that the steps of this call really took
     curve: tuple[CurvePoint, ...]
-    weights: str  # safetensors file, Transformer keys, FP32
+    weights: str  # safetensors file with Transformer keys, in FP32
     dtype: Precision  # precision of matrix products
 
 
@@ -70,18 +70,18 @@ def train(
 ) -> TrainResult:
     """Trains ``arch`` on ``data`` for ``cpu_budget_s`` or ``steps``, and evaluates it on the validation text.
 
-    A training of the same architecture, data, seed, recipe and start that ``folder`` holds is continued: from its last
-    checkpoint if it was killed, from its state before the decay if a smaller budget was finished. ``start`` holds the
-    weights to begin with (Transformer keys, or a safetensors file of them), such as those of a supernet; random ones
-    unless given. ``precision`` of matrix products is the faster one here unless given; a training that is continued
+    If ``folder`` holds a training of the same architecture, data, seed, recipe and start, it is continued: from its
+    last checkpoint if it was killed, from its state before the decay if it finished a smaller budget. ``start`` holds
+    the initial weights (Transformer keys, or a safetensors file of them), such as those of a supernet; random ones
+    unless given. ``precision`` of matrix products is the faster one on this machine unless given; a continued training
     keeps its own.
 
     Raises:
-        TrainingDiverged: Loss or weights were no longer finite, and again at half the learning rate.
-        InputError: A budget that is not positive, data of another vocabulary, or weights of another architecture.
+        TrainingDiverged: Loss or weights were no longer finite, even at half the learning rate.
+        InputError: The budget is not positive, the data has another vocabulary, or the weights another architecture.
     """
     if (cpu_budget_s is None) == (steps is None):
-        raise InputError("a training has one budget: CPU seconds or steps")
+        raise InputError("give one budget: CPU seconds or steps")
     budget = float(steps if steps is not None else cpu_budget_s or 0)
     if not (budget > 0 and math.isfinite(budget)):
         unit = "CPU seconds" if steps is None else "steps"
@@ -113,10 +113,10 @@ def trained_again(
     recipe: Recipe | None = None,
     clock: Callable[[], float] = time.process_time,
 ) -> Path:
-    """Restores the final weights ``weights`` of a finished training that cannot be read, from its last checkpoint.
+    """Recreates the unreadable final weights ``weights`` of a finished training from its last checkpoint.
 
     Raises:
-        InputError: The name is not one that a training writes.
+        InputError: ``weights`` is not a file name that a training writes.
     """
     text = weights.stem.removeprefix("weights-")
     counted = text.endswith(STEPS)
@@ -139,12 +139,12 @@ def trained_again(
 
 
 class Run:
-    """One training: its state, its loop and its files. ``accelerated.py`` extends it to GPUs.
+    """One training: its state, loop and files. ``accelerated.py`` extends it to GPUs.
 
-    ``counted`` budgets are steps, others seconds.
+    ``counted`` means that the budget is in steps; otherwise it is in seconds.
     """
 
-    given: Weights | None = None  # weights to begin with; random ones unless given
+    given: Weights | None = None  # initial weights; random ones if None
 
     def __init__(
         self,
@@ -175,20 +175,20 @@ class Run:
         self.start()
 
     def name_files(self, budget: str) -> None:
-        """Names the files; the state before the decay is common to all budgets."""
+        """Sets the file names; the state before the decay has one file for all budgets."""
         self.stable_path = self.folder / "stable.safetensors"
         self.branch_path = self.folder / f"decay-{budget}.safetensors"
         self.weights_path = self.folder / f"weights-{budget}.safetensors"
         self.result_path = self.folder / f"result-{budget}.json"
 
     def spent(self, at: Progress) -> float:
-        """Spent budget at ``at``, in its unit: steps or CPU seconds."""
+        """Budget spent at progress ``at``, in its unit: steps or CPU seconds."""
         return float(at.steps) if self.counted else at.cpu_s
 
     def go(
         self, report: Callable[[Update], None] | None, checkpoint_every_s: float, max_validation_bytes: int | None
     ) -> TrainResult:
-        """The stored result, or the result of continuing the stored training."""
+        """Returns the stored result, or trains from the stored state and returns the result."""
         finished = self.finished(max_validation_bytes)
         if finished is not None:
             return finished
@@ -197,7 +197,7 @@ class Run:
         return self.finish(max_validation_bytes)
 
     def start(self) -> None:
-        """The model before its first step: with the weights given, or random ones."""
+        """Builds the model before its first step, with the given weights or random ones."""
         self.model: Transformer = with_held(build(self.arch, seed=self.seed), self.data).train()
         if self.given is not None:
             self.take({name: torch.from_numpy(np.array(value, np.float32)) for name, value in self.given.items()})
@@ -217,9 +217,9 @@ class Run:
         )
 
     def finished(self, max_validation_bytes: int | None = None) -> TrainResult | None:
-        """The result that an earlier call of the same training left, if any.
+        """The result of an earlier call of the same training, if any.
 
-        What was evaluated in other steps (``ArchSpec.as_trained``) is evaluated again.
+        A result that was evaluated with other numbers of sampling steps (``ArchSpec.as_trained``) is evaluated again.
         """
         if not (self.result_path.exists() and self.weights_path.exists()):
             return None
@@ -241,7 +241,7 @@ class Run:
         return True
 
     def resume(self) -> bool:
-        """Continues from the furthest state that leads to this budget; False if there is none."""
+        """Continues from the latest stored state that leads to this budget; False if there is none."""
         for path, furthest in ((self.branch_path, self.budget), (self.stable_path, self.decay_start)):
             kept = checkpoint.load(path, self.key)
             if kept is not None and self.spent(kept[0]) <= furthest * (1 + 1e-9) + 1.0:
@@ -254,19 +254,19 @@ class Run:
         return False
 
     def take(self, weights: dict[str, Tensor]) -> None:
-        """Gives the model these weights."""
+        """Loads these weights into the model."""
         self.model.load_state_dict(weights)
 
     def weights(self) -> dict[str, Tensor]:
-        """The model's weights, whole, on this machine's own memory."""
+        """The model's weights, unsharded, in host memory."""
         return dict(self.model.state_dict())
 
     def save(self, path: Path) -> None:
-        """Writes where the training is."""
+        """Writes the current state of the training."""
         checkpoint.save(path, self.key, self.at, self.weights(), self.optimiser.state())
 
     def loop(self, report: Callable[[Update], None] | None, checkpoint_every_s: float) -> None:
-        """Steps until the budget is spent."""
+        """Trains until the budget is spent."""
         at, saved_s, told_s = self.at, self.at.cpu_s, self.at.cpu_s
         retried = False
         while self.spent(at) < self.budget:
@@ -281,7 +281,7 @@ class Run:
             if not math.isfinite(loss):
                 if retried:
                     raise TrainingDiverged(
-                        f"the loss was no longer finite at step {at.steps}, again at half the learning rate; lower "
+                        f"the loss was no longer finite at step {at.steps}, even at half the learning rate; lower "
                         f"the recipe's rates (matrix {self.recipe.matrix_rate:g}, table {self.recipe.table_rate:g}) "
                         "or leave this architecture out"
                     )
@@ -300,17 +300,17 @@ class Run:
             report(self._update())
 
     def after_step(self) -> None:
-        """Called when a step is done and counted; the state is whole."""
+        """Called after each step, when the state is consistent."""
 
     def save_here(self) -> None:
-        """Writes where the training is to the file of its phase."""
+        """Writes the current state to the file of its phase."""
         self.save(self.stable_path if self.at.decay_from is None else self.branch_path)
 
     def _charge(self, elapsed_s: float) -> float:
-        """Charge of a step: the time of such steps on a quiet machine (the second fastest of the last sixty).
+        """CPU seconds charged for a step: its time on an idle machine (the second fastest of the last sixty steps).
 
-        Another process on the same core empties the caches and makes steps up to half as long again; charging that
-        would give the model fewer steps for what is not its fault.
+        Another process on the same core evicts the caches and makes steps up to 50 % slower; charging that time would
+        cost the model steps through no fault of its own.
         """
         self.recent_s.append(elapsed_s)
         return min(elapsed_s, sorted(self.recent_s)[:2][-1])
@@ -322,17 +322,17 @@ class Run:
             cpu_budget_s=None if self.counted else self.budget,
             tokens=at.tokens,
             loss=None if math.isnan(at.loss) else at.loss,
-            share=min(1.0, self.spent(at) / self.budget),  # the last step ends where it ends
+            share=min(1.0, self.spent(at) / self.budget),  # the last step must not overrun the budget
         )
 
     def _keep_stable(self) -> None:
-        """Saves the state before the decay, unless a larger budget has already taken it further."""
+        """Saves the state before the decay, unless a larger budget already saved a later one."""
         kept = checkpoint.load(self.stable_path, self.key)
         if kept is None or self.spent(kept[0]) <= self.spent(self.at):
             self.save(self.stable_path)
 
     def _fall_back(self) -> Progress:
-        """Goes back to the last good state, with half the learning rate."""
+        """Returns to the last good state, with half the learning rate."""
         spent_s, scale = self.at.cpu_s, self.at.rate_scale / 2
         self.start()
         self.resume()
@@ -341,21 +341,21 @@ class Run:
         return self.at
 
     def lost(self, spent_s: float) -> float:
-        """Charge of a failed attempt of ``spent_s``: at most half of the budget.
+        """Charge for a failed attempt of ``spent_s`` seconds: at most half of the budget.
 
-        Where steps are counted it is charged by time alone: steps are counted from where it continues.
+        With a budget in steps all of ``spent_s`` is charged; the count of steps returns to that of the restored state.
         """
         return spent_s if self.counted else min(spent_s, self.budget * 0.5)
 
     def backward(self) -> Tensor:
-        """Adds the gradient of the next step's batch to the parameters'; the batch's mean loss."""
+        """Adds the gradient of the next batch to the parameters' gradients; returns the batch's mean loss."""
         batch = self.data.batch(self.arch, self.recipe, self.at.steps, seed=self.seed)
         loss = self.data.loss(self.model, batch, torch_dtype(self.precision))
         loss.backward()  # type: ignore[no-untyped-call]
         return loss.detach()
 
     def _step(self) -> float:
-        """One step of the optimiser; the batch's loss, NaN when loss or gradient are not finite."""
+        """Takes one optimiser step; returns the batch's loss, NaN if loss or gradient are not finite."""
         loss = self.backward()
         norm = nn.utils.clip_grad_norm_(self.model.parameters(), self.recipe.clip_norm)
         if not (torch.isfinite(norm) and torch.isfinite(loss)):
@@ -365,7 +365,7 @@ class Run:
         return float(loss)
 
     def _rate_share(self) -> float:
-        """The share of the full learning rate that the next step takes."""
+        """Factor on the full learning rate in the next step."""
         at = self.at
         share = at.rate_scale * min(1.0, (at.steps + 1) / self.recipe.warmup_steps)
         if at.decay_from is None:
@@ -375,7 +375,7 @@ class Run:
 
     @property
     def step_tokens(self) -> int:
-        """Tokens that one step learns from."""
+        """Tokens that one step processes."""
         return self.data.step_tokens(self.arch, self.recipe)
 
     def _record(self, loss: float) -> None:
@@ -390,7 +390,7 @@ class Run:
             at.curve.append((round(at.cpu_s, 3), at.tokens, round(at.loss, 5), None))
 
     def finish(self, max_validation_bytes: int | None) -> TrainResult:
-        """Evaluates the weights and writes them with the result."""
+        """Evaluates the weights and writes them together with the result."""
         from safetensors.torch import save as to_bytes
 
         at = self.at
@@ -419,7 +419,7 @@ class Run:
         return self.model
 
     def keep(self, result: TrainResult, weights: bytes) -> None:
-        """Writes weights and result; the checkpoint of the decay is no longer needed."""
+        """Writes weights and result; deletes the checkpoint of the decay."""
         with storage(self.weights_path):
             write_atomic(self.weights_path, weights)
         judged = {} if self.arch == self.arch.as_trained() else {"judged": self.arch.digest}

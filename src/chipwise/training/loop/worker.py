@@ -28,46 +28,46 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainJob:
-    """One training, and the quality of its weights in some formats. Its budget is CPU seconds, GPU seconds or steps."""
+    """A training, and the evaluation of its weights in some formats. The budget is CPU seconds, GPU seconds or steps."""
 
     arch: ArchSpec
     tokens: str  # file of the data set
-    folder: str  # where the training keeps its state and leaves its weights
+    folder: str  # folder for the training's state and weights
     cpu_budget_s: float | None = None
     seed: int
-    formats: tuple[str, ...] = ()  # such as int8 and int4
+    formats: tuple[str, ...] = ()  # weight formats to evaluate, such as int8 and int4
     max_validation_bytes: int | None = None
-    start: str | None = None  # safetensors file of the weights to begin with
-    precision: Literal["bf16", "fp32"] | None = None  # of matrix products; the worker's own measurement unless given
-    recipe: Mapping[str, object] = dataclasses.field(default_factory=dict)  # fields of Recipe that differ
+    start: str | None = None  # safetensors file of the initial weights
+    precision: Literal["bf16", "fp32"] | None = None  # of matrix products; measured by the worker unless given
+    recipe: Mapping[str, object] = dataclasses.field(default_factory=dict)  # fields of Recipe to change
     steps: int | None = None
     gpu_budget_s: float | None = None
-    device: str | None = None  # for torch, such as cuda:1; the plain loop on one core of this machine unless given
-    compiler: str | None = None  # backend of torch.compile, on a device
-    device_share: float = 1.0  # of the device, where several trainings are packed on it
+    device: str | None = None  # torch device, such as cuda:1; the plain loop on one core unless given
+    compiler: str | None = None  # backend of torch.compile, if ``device`` is given
+    device_share: float = 1.0  # share of the device, if several trainings run on it
     dataset: str = "tokens"  # kind of the data set: a row of chipwise.training.data.dataset.DATASETS
 
     def to_data(self) -> dict[str, object]:
         """The job as JSON can hold it."""
         fields = {f.name: plain(getattr(self, f.name)) for f in dataclasses.fields(self)}
         if self.dataset == "tokens":
-            del fields["dataset"]  # jobs of text are as they were before there were others
+            del fields["dataset"]  # jobs of text keep their older JSON form
         return {**fields, "arch": to_data(self.arch)}
 
     @classmethod
     def from_data(cls, data: dict[str, object]) -> TrainJob:
-        """Reads the data of :meth:`to_data`."""
+        """Reads the output of :meth:`to_data`."""
         fields = dict(data)
         return build(cls, {**fields, "arch": from_data(fields.get("arch"))})
 
     @property
     def result_name(self) -> str:
-        """The file in its folder that is written last, when the training has ended."""
+        """Name of the result file, which is written last."""
         budget = next(b for b in (self.steps, self.cpu_budget_s, self.gpu_budget_s) if b is not None)
         return f"result-{budget_name(budget, counted=self.steps is not None)}.json"
 
     def run(self, on_progress: Callable[[Update], None]) -> dict[str, object]:
-        """Trains and evaluates; the result as JSON can hold it. ``on_progress`` is called about once a second."""
+        """Trains and evaluates; returns the result as JSON values. ``on_progress`` is called about once a second."""
         data = DataFile(path=self.tokens, kind=self.dataset).load()
         result = self._train(data, on_progress)
         values: dict[str, object] = plain(result)
@@ -120,19 +120,19 @@ class TrainJob:
 
 
 class Job(Protocol):
-    """A worker's job: a training, or a supernet's (``training/supernet/job.py``)."""
+    """A worker's job: a training, or that of a supernet (``training/supernet/job.py``)."""
 
     def to_data(self) -> dict[str, object]:
         """The job as JSON can hold it."""
         ...
 
     def run(self, on_progress: Callable[[Update], None]) -> dict[str, object]:
-        """Does the job; the result as JSON can hold it. ``on_progress`` is called about once a second."""
+        """Runs the job; returns the result as JSON values. ``on_progress`` is called about once a second."""
         ...
 
 
 def read_job(data: dict[str, object]) -> Job:
-    """Reads the data of a job's ``to_data``."""
+    """Reads a job from the output of its ``to_data``."""
     fields = dict(data)
     if fields.pop("kind", None) == "supernet":
         return SupernetJob.from_data(fields)
@@ -143,7 +143,7 @@ def training_pool(count: int, *, silence_s: float = 600.0) -> WorkerPool:
     """Starts ``count`` workers that train; submit jobs as ``job.to_data()``.
 
     Args:
-        count: Trainings at the same time.
+        count: Number of workers, one training each.
         silence_s: Seconds without a message after which a worker counts as hung.
     """
     command = [sys.executable, "-m", "chipwise.training.loop.worker"]
@@ -151,7 +151,7 @@ def training_pool(count: int, *, silence_s: float = 600.0) -> WorkerPool:
 
 
 def run_job(data: Message, report: Report) -> dict[str, object]:
-    """Does the job that a message holds and reports the fields of each ``Update``."""
+    """Runs the job in a message and reports the fields of each ``Update``."""
     return read_job(data).run(lambda update: report(**dataclasses.asdict(update)))
 
 
@@ -162,7 +162,7 @@ def _limit_threads(_setup: Message) -> None:
 
 
 def main() -> None:
-    """Serves standard input."""
+    """Serves jobs from standard input."""
     serve(run_job, start=_limit_threads)
 
 

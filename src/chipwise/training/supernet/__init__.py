@@ -1,1 +1,1 @@
-"""Shared weights: one training for all sub-models, which can be cut, scored, and trained further."""
+"""Supernets: the training of shared weights for all sub-models, which can be extracted, scored and trained further."""

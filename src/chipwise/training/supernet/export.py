@@ -1,4 +1,4 @@
-"""Extracts one sub-network of trained shared weights as a separate model folder for other commands."""
+"""Extracts one sub-model from trained shared weights as a model folder for other commands."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from chipwise.training.supernet.sliced import extract
 def export_subnetwork(
     folder: str | Path, arch: ArchSpec, out: str | Path, *, tokenizer: str | Path | None = None
 ) -> Path:
-    """Cuts ``arch`` out of the shared weights in ``folder`` and writes it as a Hugging Face folder.
+    """Extracts ``arch`` from the shared weights in ``folder`` and writes it as a Hugging Face folder.
 
     Args:
-        folder: Folder of a finished training of shared weights; of several, the one with most tokens is used.
-        arch: The model to cut out; it must fit into the one that holds all.
+        folder: Folder with finished trainings of shared weights; the one with most tokens is used.
+        arch: The model to extract; it must be a sub-model of the supernet.
         out: The folder to write.
-        tokenizer: A ``tokenizer.json`` of the model's vocabulary; left out unless given.
+        tokenizer: A ``tokenizer.json`` of the model's vocabulary; the output has none unless given.
 
     Raises:
-        SpecError: There is no finished training, or ``arch`` does not fit into its model; the field is named.
+        SpecError: There is no finished training, or ``arch`` is not a sub-model; the message names the field.
         InputError: The weights cannot be read.
     """
     whole, weights = trained(folder)
@@ -36,10 +36,10 @@ def export_subnetwork(
 
 
 def trained(folder: str | Path) -> tuple[ArchSpec, Path]:
-    """The model that holds all of a finished training of shared weights, and the file of its weights.
+    """The supernet of a finished training of shared weights, and the file of its weights.
 
     Raises:
-        SpecError: There is none, or it is of an earlier version, which did not write down the model.
+        SpecError: There is none, or an earlier version wrote it, which did not store the supernet's architecture.
     """
     home, best = Path(folder), None
     for path in sorted(home.glob("result-*.json")):
@@ -50,7 +50,7 @@ def trained(folder: str | Path) -> tuple[ArchSpec, Path]:
             continue
         if "whole" not in found:
             raise SpecError(
-                "these shared weights were trained by an earlier version, which did not write down their model; train "
+                "these shared weights were trained by an earlier version, which did not store their architecture; train "
                 "them again",
                 file=str(path),
                 field="whole",

@@ -1,4 +1,4 @@
-"""A training of shared weights as a job for a worker of the pool."""
+"""Training of shared weights as a job for a worker."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ from chipwise.training.loop.progress import Update
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SupernetJob:
-    """One training of weights that ``archs`` share; each may be listed more often to be trained more often."""
+    """One training of weights that ``archs`` share. A design listed several times is trained more often."""
 
     archs: tuple[ArchSpec, ...]
     tokens: tuple[str, ...]  # files that a TokenStore wrote, one for every vocabulary size
-    folder: str  # where the training keeps its state and leaves its weights
+    folder: str  # folder for the training's state and weights
     cpu_budget_s: float
     seed: int
-    recipe: Mapping[str, object] = dataclasses.field(default_factory=dict)  # fields of SupernetRecipe that differ
+    recipe: Mapping[str, object] = dataclasses.field(default_factory=dict)  # fields of SupernetRecipe to change
 
     def to_data(self) -> dict[str, object]:
-        """The job as JSON can hold it; designs that are listed several times travel once."""
+        """The job as JSON values; designs that are listed several times are stored once."""
         fields = {f.name: plain(getattr(self, f.name)) for f in dataclasses.fields(self) if f.name != "archs"}
         different = list(dict.fromkeys(self.archs))
         place = {arch: i for i, arch in enumerate(different)}
@@ -38,10 +38,10 @@ class SupernetJob:
 
     @classmethod
     def from_data(cls, data: Mapping[str, object]) -> SupernetJob:
-        """Reads the data of :meth:`to_data`.
+        """Reads the output of :meth:`to_data`.
 
         Raises:
-            InputError: It is no such job.
+            InputError: The data is not a supernet job.
         """
         record = Record.of(data)
         archs = [from_data(arch.data) for arch in record.records("archs")]
@@ -53,7 +53,7 @@ class SupernetJob:
         return dataclasses.replace(build(cls, {**fields, "archs": ()}), archs=chosen)
 
     def run(self, on_progress: Callable[[Update], None]) -> dict[str, object]:
-        """Trains; the result as JSON can hold it, without the whole model, which follows from the designs."""
+        """Trains; returns the result as JSON values, without the supernet's architecture (the designs imply it)."""
         from chipwise.training.supernet.trainer import SupernetRecipe, train_supernet
 
         texts = [load_tokens(path) for path in self.tokens]

@@ -1,4 +1,4 @@
-"""Scores sub-models with inherited weights, without training them."""
+"""Scores sub-models with the supernet's weights, without training them."""
 
 from __future__ import annotations
 
@@ -27,19 +27,19 @@ def score(
     max_validation_bytes: int | None = None,
     dtype: torch.dtype | None = None,
 ) -> list[float]:
-    """Bits per byte of the validation text of each of ``archs`` with the weights that it inherits from ``whole``.
+    """Validation bits per byte of each of ``archs`` with the weights that it inherits from the supernet ``whole``.
 
     Args:
-        weights: Those of ``whole``, or a safetensors file of them.
-        whole: The model that holds all.
-        archs: Models that fit into it.
-        data: The text in the tokens of each vocabulary size.
+        weights: Weights of ``whole``, or a safetensors file of them.
+        whole: The supernet's architecture.
+        archs: Sub-models of ``whole``.
+        data: The text, tokenised for each vocabulary size.
         max_validation_bytes: Evaluate on at most this many bytes.
-        dtype: In which matrices are multiplied; the faster one here unless given.
+        dtype: Format of matrix products; the faster one on this machine unless given.
 
     Raises:
-        InputError: Weights that cannot be read, or a vocabulary without text.
-        SpecError: A model that does not fit.
+        InputError: The weights cannot be read, or ``data`` lacks a vocabulary.
+        SpecError: An architecture is not a sub-model of ``whole``.
     """
     tensors = read_weights(weights)
     texts = {data.vocab_size: data} if isinstance(data, TokenData) else data
@@ -57,7 +57,7 @@ def score(
 
 
 def read_weights(weights: Mapping[str, AnyArray | Tensor] | str | Path) -> dict[str, Tensor]:
-    """Weights by name as tensors, from arrays, tensors or a safetensors file.
+    """Reads weights as tensors by name, from arrays, tensors or a safetensors file.
 
     Raises:
         InputError: The file cannot be read.

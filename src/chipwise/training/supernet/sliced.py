@@ -1,7 +1,7 @@
-"""A sub-model on views of a larger model's weights: the stand-alone module, called on slices.
+"""Runs a sub-model on slices of the supernet's weights, without copying them.
 
-Nothing is written twice: the module is the one that is trained alone, made without memory of its own, and
-``torch.func.functional_call`` lends it the slices that ``blocks.slicing`` names.
+It uses the stand-alone module, created without memory for weights; ``torch.func.functional_call`` passes it the slices
+that ``blocks.slicing`` lists.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ W = TypeVar("W", AnyArray, Tensor)
 
 
 class _Lent(nn.Module):
-    """A module that uses given weights for the time of one call."""
+    """A module that uses the given weights for one call."""
 
     def __init__(self, arch: ArchSpec) -> None:
         super().__init__()
@@ -37,19 +37,19 @@ class _Lent(nn.Module):
 
 
 def with_weights(arch: ArchSpec, weights: Mapping[str, Tensor], work: Callable[[Transformer], T]) -> T:
-    """Calls ``work`` on the model of ``arch`` with these weights, which it must not keep."""
+    """Calls ``work`` on the model of ``arch`` with these weights; ``work`` must not keep a reference to them."""
     lent = {f"model.{name}": value for name, value in weights.items()}
     result: T = functional_call(_lent(arch), lent, (work,))
     return result
 
 
 def part_of(sub: ArchSpec, whole: ArchSpec, weights: Mapping[str, W]) -> dict[str, W]:
-    """The weights of ``sub``: views of ``weights`` of ``whole`` wherever a view can be (arrays or tensors)."""
+    """Weights of the sub-model ``sub``: views of the weights of ``whole`` where possible (arrays or tensors)."""
     return {name: cut.of(weights) for name, cut in _cuts(sub, whole).items()}
 
 
 def extract(sub: ArchSpec, whole: ArchSpec, weights: Mapping[str, W]) -> dict[str, W]:
-    """The weights of ``sub`` as a separate model: copies, by the names of the stand-alone module.
+    """Weights of ``sub`` as a separate model: copies, with the names of the stand-alone module.
 
     Raises:
         SpecError: ``sub`` does not fit into ``whole``.
@@ -59,9 +59,9 @@ def extract(sub: ArchSpec, whole: ArchSpec, weights: Mapping[str, W]) -> dict[st
 
 
 def add_gradients(sub: ArchSpec, whole: ArchSpec, parts: Mapping[str, Tensor], gradients: Mapping[str, Tensor]) -> None:
-    """Adds the gradients of ``parts``, which were detached, to the matching gradients of the whole.
+    """Adds the gradients of ``parts``, which were detached, to the matching slices of the supernet's gradients.
 
-    Left to autograd, each slice would fill a tensor as large as the whole's weight with zeros first.
+    Autograd itself would allocate a zero tensor of the full weight's size for each slice.
     """
     for name, cut in _cuts(sub, whole).items():
         part = parts[name].grad
@@ -77,7 +77,7 @@ def _add(target: Tensor, cut: Cut, part: Tensor) -> None:
     if not listed:
         target.add_(part)
         return
-    ((axis, index),) = listed  # heads are one axis of each weight
+    ((axis, index),) = listed  # heads are one axis of a weight
     target.index_add_(axis, torch.tensor(index), part)
 
 

@@ -1,10 +1,9 @@
 """Training a supernet: every step trains a few sub-models at once, cut from the same tensors.
 
-The loop, the budget, the checkpoints and what happens after a divergence are those of ``training/loop/trainer.py``;
-only the
-step differs. A step draws a few designs, each with its own text in its own vocabulary. With distillation a step
-takes one vocabulary, in turns, and of its designs the largest, the smallest and some others (the sandwich) on the same
-text; the others learn from the largest as well as from the text.
+Loop, budget, checkpoints and the handling of divergence are those of ``training/loop/trainer.py``; only the step
+differs. A step samples a few designs, each with its own text in its own vocabulary. With distillation, a step uses one
+vocabulary (they take turns) and trains the largest, the smallest and some other designs of it on the same text (the
+sandwich rule); the others learn from the largest as well as from the text.
 
 References:
     The sandwich and in-place distillation: Yu et al. 2020 (BigNAS), arXiv:2003.11142, section 3.
@@ -41,17 +40,17 @@ from chipwise.training.loop.trainer import Run
 from chipwise.training.supernet.sliced import add_gradients, part_of, with_weights
 from chipwise.training.supernet.whole import whole_of
 
-POOL = 1024  # designs drawn from a space
+POOL = 1024  # designs sampled from a space
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SupernetRecipe(Recipe):
     """Recipe of a supernet's training. The defaults were measured: docs/notes/training.md."""
 
-    designs: int = 4  # of a step
-    batch_windows: int = 8  # of each design
-    rate_width: int | None = None  # one rate for weights that designs of many widths share
-    distil: float = 0.0  # weight of the largest model's predictions in the others' loss; above 0 a step is a sandwich
+    designs: int = 4  # per step
+    batch_windows: int = 8  # per design
+    rate_width: int | None = None  # None: one learning rate for weights that designs of many widths share
+    distil: float = 0.0  # weight of the largest model's predictions in the others' loss; above 0: sandwich rule
 
     def __post_init__(self) -> None:
         Recipe.__post_init__(self)
@@ -60,20 +59,20 @@ class SupernetRecipe(Recipe):
         if not 0 <= self.distil <= 1:
             raise SpecError(f"must lie between 0 and 1, not {self.distil}", field="distil")
         if self.distil and self.designs < 2:
-            raise SpecError("the largest needs another that learns from it", field="designs")
+            raise SpecError("distillation needs at least two designs", field="designs")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SupernetResult:
     """Result of a supernet's training."""
 
-    whole: ArchSpec  # whose weights they are
-    weights: str  # safetensors file, Transformer keys of ``whole``, FP32
-    tokens: int  # that designs learnt from, all together
+    whole: ArchSpec  # the supernet's architecture
+    weights: str  # safetensors file with Transformer keys of ``whole``, in FP32
+    tokens: int  # tokens of training, summed over all designs
     steps: int
-    cpu_s: float  # charged for the steps that lead to these weights
-    spent_cpu_s: float  # really taken by the steps of this call
-    loss: float  # of recent training text, the mean over the designs of a step
+    cpu_s: float  # CPU seconds charged for the steps that lead to these weights
+    spent_cpu_s: float  # CPU seconds that the steps of this call really took
+    loss: float  # mean over the designs of recent training batches
     curve: tuple[CurvePoint, ...]
 
 
@@ -91,22 +90,23 @@ def train_supernet(
 ) -> SupernetResult:
     """Trains weights that all of ``designs`` share, for ``cpu_budget_s``.
 
-    Designs are drawn as often as they are listed: a list of those within the limits, or with those more often that are
-    wanted more, spends the budget where the search will look. What ``folder`` holds of the same training is continued.
+    A design's sampling probability is proportional to how often it is listed. A list that leaves out designs beyond the
+    limits, or repeats promising ones, spends the budget where the search will look. A training of the same settings in
+    ``folder`` is continued.
 
     Args:
-        designs: What is trained together; of a space, a sample that ``seed`` draws.
-        stores: The text in the tokens of every vocabulary size that occurs.
+        designs: Designs to train together; if a space is given, a random sample of it.
+        stores: The text, tokenised for every vocabulary size of the designs.
         cpu_budget_s: CPU seconds of the steps.
-        seed: Of weights, order of the text, and which designs a step takes.
+        seed: Random seed of weights, order of the text, and designs of each step.
         folder: Folder for checkpoints and weights.
         recipe: Recipe of the training.
         on_progress: Called about once a second.
         checkpoint_every_s: Seconds between checkpoints.
-        clock: CPU seconds of this process.
+        clock: Returns CPU seconds of this process.
 
     Raises:
-        InputError: No designs, designs that cannot share weights, or a vocabulary without text.
+        InputError: There are no designs, they cannot share weights, or a vocabulary lacks text.
         TrainingDiverged: The loss was no longer finite.
     """
     if not cpu_budget_s > 0:
@@ -124,7 +124,7 @@ def train_supernet(
 
 
 class SupernetRun(Run):
-    """The trainer's loop over steps of several designs."""
+    """The trainer's loop with steps of several designs."""
 
     recipe: SupernetRecipe
 
@@ -153,7 +153,7 @@ class SupernetRun(Run):
         self.key = digest([self.key, sorted(arch.digest for arch in designs), "shared weights"])
 
     def backward(self) -> Tensor:
-        """Adds the gradient of the step's designs to the whole's; their mean loss in nats, as of the largest tokens."""
+        """Adds the gradients of the step's designs to the supernet's; returns their mean loss in nats."""
         designs, step = self.drawn(), self.at.steps
         gradients, whole = {}, dict(self.model.named_parameters())
         for name, parameter in whole.items():
@@ -174,7 +174,7 @@ class SupernetRun(Run):
         return total
 
     def drawn(self) -> list[ArchSpec]:
-        """The designs of this step; with distillation the largest first, then the smallest, then others."""
+        """The designs of this step; with distillation the largest first, then the smallest, then the others."""
         random, count = np.random.default_rng([self.seed, 5, self.at.steps]), self.recipe.designs
         if not self.recipe.distil:
             return [self.designs[int(i)] for i in random.integers(len(self.designs), size=count)]
@@ -196,10 +196,11 @@ class SupernetRun(Run):
         return x, table, head_loss(x, table, target, teacher_RV=teacher, share=self.recipe.distil)
 
     def _charge(self, elapsed_s: float) -> float:
-        """Charge of a step: the cost of its work on a quiet machine.
+        """CPU seconds charged for a step: its cost on an idle machine.
 
-        Steps differ in what they train. The stated pace gives a step's work, and the first quartile of recent seconds
-        per work its cost; never more than the step really took.
+        Steps differ in the designs they train. The work of a step follows from the pace in :func:`pace_s`; the charge
+        is that work times the lower quartile of recent seconds per unit of work, and never more than the step really
+        took.
         """
         work_s = sum(pace_s(arch) for arch in self.drawn())
         self.recent_s.append(elapsed_s / work_s)
@@ -207,22 +208,22 @@ class SupernetRun(Run):
 
     @property
     def step_tokens(self) -> int:
-        """Tokens that one step learns from, over all its designs."""
+        """Tokens that one step processes, over all its designs."""
         return super().step_tokens * self.recipe.designs
 
     def kept(self) -> SupernetResult | None:
-        """The result that an earlier call of the same training left, if any."""
+        """The result of an earlier call of the same training, if any."""
         if not (self.result_path.exists() and self.weights_path.exists()):
             return None
         found = losses_renamed(read_mapping(self.result_path))
         if found.pop("key", None) != self.key or not self.weights_are_whole():
             return None
-        found.pop("whole", None)  # follows from the designs; written for those who have the folder alone
+        found.pop("whole", None)  # derived from the designs; stored for users who have only the folder
         curve = tuple((p[0], p[1], p[2], p[3]) for p in found.pop("curve"))
         return SupernetResult(**found, curve=curve, whole=self.arch, weights=str(self.weights_path), spent_cpu_s=0.0)
 
     def written(self) -> SupernetResult:
-        """Writes the weights with the figures; the checkpoint of the fall is no longer needed."""
+        """Writes weights and result; deletes the checkpoint of the decay."""
         from safetensors.torch import save as to_bytes
 
         at = self.at
@@ -246,5 +247,5 @@ class SupernetRun(Run):
 
 @functools.lru_cache(maxsize=4096)
 def pace_s(arch: ArchSpec) -> float:
-    """Seconds that a token of ``arch`` takes to train at the stated pace."""
+    """Seconds of training per token of ``arch``, by the scaling law's pace."""
     return float(1 / PACE.tokens_per_s(arch.parameters() - arch.embedding_parameters(), arch.vocab_size * arch.d_model))

@@ -1,4 +1,4 @@
-"""The smallest model that contains all given designs, so that each can be cut from its weights."""
+"""The supernet's architecture: the smallest model that contains all given designs."""
 
 from __future__ import annotations
 
@@ -17,10 +17,11 @@ T = TypeVar("T")
 
 
 def whole_of(archs: Iterable[ArchSpec], *, name: str = "whole") -> ArchSpec:
-    """The smallest model that holds all of ``archs``. Its layers own their weights and are causal, without windows.
+    """The smallest model that contains all of ``archs``. Its layers own their weights and are causal, without windows.
 
     Raises:
-        InputError: There are none, or they differ in what no cut can give: norm, positions, rotary base.
+        InputError: There are none, or they differ in a property that slicing cannot change: norm, positions, rotary
+            base.
     """
     archs = list(dict.fromkeys(archs))
     if not archs:
@@ -45,7 +46,7 @@ def whole_of(archs: Iterable[ArchSpec], *, name: str = "whole") -> ArchSpec:
 
 
 def _holding(large: Layer, small: Layer) -> Layer:
-    """The layer that holds both."""
+    """The smallest layer that contains both."""
     return Layer(
         attention=_either(large.attention, small.attention, _attention),
         ffn=_either(large.ffn, small.ffn, _feed_forward),

@@ -345,8 +345,8 @@ def test_notes_name_what_is_outside_the_trainings() -> None:
     ]
     mixture = Shapes(least=4e8, most=1e9, width=64, depth=4)
     assert law.notes(mixture, 1e11) == [
-        "counts as 400M to 1B parameters in its layers (experts a token does not meet, layers that share weights): the "
-        "interval holds both, the figure is of their geometric mean"
+        "counts as 400M to 1B parameters in its layers (inactive experts, layers that share weights): the "
+        "interval covers both, the figure is for their geometric mean"
     ]
     outside = Shapes(least=4e8, most=3e9, width=64, depth=4)
     assert len(law.notes(outside, 1e11)) == 2
@@ -410,7 +410,7 @@ def test_a_law_has_fourteen_constants() -> None:
     fields = law_fields(EXACT)
     assert law_from(fields) is not EXACT
     for name in fields:
-        with pytest.raises(SpecError, match="is no law"):
+        with pytest.raises(SpecError, match="is not a law"):
             law_from({key: value for key, value in fields.items() if key != name})
     again = law_from(fields)
     assert (again.scatter, again.noise, again.source) == (EXACT.scatter, EXACT.noise, EXACT.source)

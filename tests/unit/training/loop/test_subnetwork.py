@@ -97,5 +97,5 @@ def test_a_training_of_an_earlier_version_says_so(shared: Path, tmp_path) -> Non
     (result,) = tmp_path.glob("result-*.json")
     old = {name: value for name, value in json.loads(result.read_text()).items() if name != "whole"}
     result.write_text(json.dumps(old))
-    with pytest.raises(SpecError, match="earlier version, which did not write down their model"):
+    with pytest.raises(SpecError, match="earlier version, which did not store their architecture"):
         export_subnetwork(tmp_path, small(16, 1), tmp_path / "out")

@@ -191,7 +191,7 @@ def test_one_divergence_is_survived_and_two_are_an_error(
     result = run(designs, data, tmp_path / "once", clock, budget=1.5)
     assert all(np.isfinite(value).all() for value in load_file(result.weights).values())
     fail_at(monkeypatch, {10, 20})
-    with pytest.raises(TrainingDiverged, match="again at half the learning rate"):
+    with pytest.raises(TrainingDiverged, match="even at half the learning rate"):
         run(designs, data, tmp_path / "twice", clock, budget=2.0)
 
 

@@ -1,1 +1,1 @@
-"""Images to learn: their sources, their parts, and labelled images as a data set."""
+"""Images for training: sources, splits into parts, and data sets of labelled images."""

@@ -1,4 +1,4 @@
-"""Labelled images as a data set: training batches are shifted by a few pixels, and may be mirrored."""
+"""Labelled images as a data set: training shifts images by a few pixels and may mirror them."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from numpy.typing import NDArray
 
 from chipwise.training.data.arrays import LabelledArrays
 
-SHIFT = 2  # most pixels, in each direction
+SHIFT = 2  # largest shift in pixels, in each direction
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LabelledImages(LabelledArrays):
-    """See :class:`chipwise.training.data.arrays.LabelledArrays`; training shifts images."""
+    """Labelled images, shifted at random during training; see :class:`chipwise.training.data.arrays.LabelledArrays`."""
 
     flip: ClassVar[bool] = False
 
     def changed(self, inputs: NDArray[np.float32], random: np.random.Generator) -> NDArray[np.float32]:
-        """Images shifted by up to two pixels each way (edges repeated), and mirrored by chance with ``flip``."""
+        """Images shifted by up to two pixels (edges repeated); with ``flip``, half of them are mirrored at random."""
         padded = np.pad(inputs, ((0, 0), (0, 0), (SHIFT, SHIFT), (SHIFT, SHIFT)), mode="edge")
         rows, columns = inputs.shape[2:]
         views = np.lib.stride_tricks.sliding_window_view(padded, (rows, columns), axis=(2, 3))
@@ -33,6 +33,6 @@ class LabelledImages(LabelledArrays):
 
 
 class FlippedImages(LabelledImages):
-    """The same; training mirrors every second image of a batch too."""
+    """Labelled images; training shifts them and mirrors each with probability one half."""
 
     flip: ClassVar[bool] = True

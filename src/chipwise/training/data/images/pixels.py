@@ -1,4 +1,4 @@
-"""Images as arrays: divided into parts, written as PNG, and described for a processor of transformers."""
+"""Images as arrays: split into parts, written as PNG, and described for an image processor of transformers."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ from chipwise.model.kinds.image.choices import ImageSpace
 from chipwise.training.data.arrays import Scales
 from chipwise.training.data.images.sources import ImagesSpec, LabelledPixels, folder_classes, read_pixels
 
-FEWEST = 20  # images of the smallest class
+FEWEST = 20  # images in the smallest class
 Parts = dict[str, tuple[NDArray[np.uint8], NDArray[np.int64]]]
 """Images (n, C, Y, X) and labels of training, validation and test data."""
 
 
 def read_parts(spec: ImagesSpec, base: Path, image: ImageSpace) -> tuple[LabelledPixels, Parts]:
-    """The images of a run, and their parts.
+    """Reads the images of a run, split into parts.
 
     Raises:
         DataError: The images are missing or too few.
-        SpecError: They have another number of classes than the space.
+        SpecError: Their number of classes is not the one in the space.
     """
     if spec.source == "folder":
-        _require_classes(len(folder_classes(spec, base)), image)  # before anything is decoded
+        _require_classes(len(folder_classes(spec, base)), image)  # checked before images are decoded
     found = read_pixels(spec, base, size=image.size, channels=image.channels)
     _require_classes(len(found.classes), image)
     return found, divided(found, share=spec.validation_share)
@@ -82,7 +82,7 @@ def png(pixels: NDArray[np.uint8]) -> str:
 
 
 def grey_png(pixels_YX: NDArray[np.uint8]) -> bytes:
-    """A grey image as a PNG file.
+    """A grey image as the bytes of a PNG file.
 
     References:
         PNG specification, W3C, third edition: chunks, section 5; filter type 0 of every row, section 9.
@@ -98,7 +98,7 @@ def grey_png(pixels_YX: NDArray[np.uint8]) -> bytes:
 
 
 def scales_of(pixels: NDArray[np.uint8]) -> Scales:
-    """Mean and deviation of each channel of images (n, C, Y, X), which a data set scales by."""
+    """Mean and deviation of each channel of images (n, C, Y, X), used to scale inputs."""
     values, axes = pixels.astype(np.float32), (0, 2, 3)
     return values.mean(axes)[:, None, None], np.maximum(values.std(axes), 1.0)[:, None, None]
 

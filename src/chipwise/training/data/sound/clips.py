@@ -1,4 +1,4 @@
-"""Spectrograms of spoken clips with noise: parts of a data set, masks for training, and PNG images."""
+"""Spectrograms of speech clips with noise: split into parts, masked for training, and drawn as PNG images."""
 
 from __future__ import annotations
 
@@ -16,23 +16,23 @@ from chipwise.training.data.images.pixels import grey_png
 from chipwise.training.data.sound.front_end import ROWS, log_mel
 from chipwise.training.data.sound.waves import clip_of, divided, noisy
 
-MOST_BYTES = 2**28  # of one recording, which is read whole
+MOST_BYTES = 2**28  # per recording, which is read whole
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Part:
-    """Spectrograms (n, bands, frames) in FP16, labels (n, …), ratios to noise (NaN without), and speakers."""
+    """A part of the data: spectrograms (n, bands, frames) in FP16, labels (n, …), SNRs in dB (NaN: clean), speakers."""
 
     inputs: NDArray[np.float16]
     labels: NDArray[np.int64]
     snr_db: NDArray[np.float64]
-    speakers: NDArray[np.int64]  # numbers from 0, (n,)
-    endless: int = 0  # recordings whose files state no length
+    speakers: NDArray[np.int64]  # speaker ids from 0, (n,)
+    endless: int = 0  # number of recordings whose files state no length
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recording:
-    """One recording of one speaker: samples at 16 kHz between -1 and 1, and what is said."""
+    """A recording of one speaker: samples at 16 kHz between -1 and 1, and the text that is spoken."""
 
     samples: NDArray[np.float32]
     text: str
@@ -42,17 +42,17 @@ class Recording:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordingsSpec:
-    """The recordings to learn from: spoken by ``espeak``, or in a ``folder`` from the run file's folder on.
+    """The recordings for training: synthesised by ``espeak``, or in a ``folder`` relative to the run file's.
 
-    Speakers of validation and test are heard in no other part; each of these two parts holds ``held_out`` of them.
+    Every speaker is in one part only; validation and test hold a share of ``held_out`` of the speakers each.
     """
 
     source: Literal["espeak", "folder"] = "espeak"
     path: str = ""
-    words: tuple[str, ...] = ()  # of espeak: the 20 commands unless listed
-    voices: int = 101  # of espeak: voice variants that speak, as far as installed
-    copies: int  # of each training recording, with different noise and place in time
-    snr_db: tuple[float, ...]  # speech over noise, in turn; none adds no noise
+    words: tuple[str, ...] = ()  # for espeak: the 20 commands unless listed
+    voices: int = 101  # for espeak: number of voice variants, limited by those installed
+    copies: int  # copies of each training recording, each with different noise and offset
+    snr_db: tuple[float, ...]  # speech over noise, used in turn; an empty list adds no noise
     held_out: float = 0.12
     licence: str = "not stated"
 
@@ -60,7 +60,7 @@ class RecordingsSpec:
         check_fields(self)
         positive(self, "voices", "copies", most=1_000)
         if (self.source == "folder") != bool(self.path):
-            raise SpecError("source: folder needs a path, and espeak reads none", field="path")
+            raise SpecError("source: folder needs a path; source: espeak takes none", field="path")
         if any(not -20 <= ratio <= 60 for ratio in self.snr_db):
             raise SpecError(f"must be from -20 to 60 dB, not {list(self.snr_db)}", field="snr_db")
         if not 0 < self.held_out <= 0.4:
@@ -70,15 +70,15 @@ class RecordingsSpec:
 def parts_of(
     found: Sequence[Recording], labels: NDArray[np.int64], spec: RecordingsSpec, *, bands: int, length: int, seed: int
 ) -> dict[str, Part]:
-    """Training, validation and test parts of recordings with their ``labels`` (n, …); training clips are copied.
+    """Splits recordings with ``labels`` (n, …) into training, validation and test; training clips are copied.
 
     Args:
         found: The recordings.
-        labels: Of each of them.
+        labels: The label of each recording.
         spec: Noise, copies, and the share that is held out.
-        bands: Of a spectrogram.
-        length: Of a clip, in samples.
-        seed: Of noise and order.
+        bands: Number of mel bands of a spectrogram.
+        length: Length of a clip in samples.
+        seed: Random seed of noise and order.
 
     Raises:
         DataError: There are fewer than three speakers.
@@ -115,10 +115,10 @@ def mixed(
     bands: int,
     length: int,
 ) -> tuple[NDArray[np.int64], NDArray[np.float64], NDArray[np.float16]]:
-    """Clips of every sound, ``copies`` times each, with noise, in random order.
+    """Clips of every recording, ``copies`` times each, with noise, in random order.
 
     Returns:
-        The number of each clip's sound (n,), its ratio to noise in dB (n,), and spectrograms (n, bands, frames).
+        The index of each clip's recording (n,), its SNR in dB (n,), and the spectrograms (n, bands, frames).
     """
     order = random.permutation(len(sounds) * copies) % len(sounds)
     ratios = np.resize(np.array(snr_db or (np.nan,), np.float64), len(order))
@@ -133,7 +133,7 @@ def mixed(
 
 
 def stretches(count: int, length: int, share: float, random: np.random.Generator) -> NDArray[np.bool_]:
-    """A random interval of up to ``share`` of ``length`` positions for each of ``count`` examples, (count, length)."""
+    """Marks a random interval of at most ``share`` · ``length`` positions in each example, (count, length)."""
     sizes = random.integers(0, int(share * length) + 1, count)
     starts = random.integers(0, length - sizes + 1)
     places = np.arange(length)

@@ -1,13 +1,13 @@
-"""Log-mel frames from samples: the input of a speech model. NumPy alone; axes: N clips, T frames, M mel bands.
+"""Log-mel spectrograms of samples, the input of speech models, in NumPy. Axes: N clips, T frames, M mel bands.
 
-Frame ``i`` is centred on sample ``i * hop``; beyond its ends a clip is silent. Each frame of 25 ms is weighted with a
-periodic Hann window, its power spectrum is summed in triangles that are evenly spaced and overlap by half on the mel
-scale, and the common logarithm is taken of it.
+Frame ``i`` is centred on sample ``i * hop``; clips are padded with silence. Each frame of 25 ms is weighted with a
+periodic Hann window, its power spectrum is summed by triangular filters that are evenly spaced and overlap by half on
+the mel scale, and log10 of the sums is returned.
 
 References:
     Mel scale: HTK, ``2595 log10(1 + f / 700)`` (Young et al., The HTK Book, section 5.4), the default of torchaudio.
     Windows of 25 ms every 10 ms, 40 bands: Berg et al. 2021, Keyword Transformer, arXiv:2104.00769.
-    Frames centred, their last left out, and the floor of 1e-10: Radford et al. 2022 (Whisper), arXiv:2212.04356.
+    Centred frames, dropping the last frame, and the floor of 1e-10: Radford et al. 2022 (Whisper), arXiv:2212.04356.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from chipwise.core.arrays import Float64Array
 RATE_HZ = 16_000
 WINDOW_S, HOP_S = 0.025, 0.010
 WINDOW, HOP = round(RATE_HZ * WINDOW_S), round(RATE_HZ * HOP_S)  # samples
-BINS = 512  # values of a frame's Fourier transform; the window is padded with zeros on both sides
-FLOOR = 1e-10  # least power; quieter bands count as this loud
-ROWS = 64  # clips at a time
-TIMED = 21  # spectrograms that are timed
+BINS = 512  # length of the Fourier transform; the window is zero-padded on both sides
+FLOOR = 1e-10  # minimum power; quieter bands are raised to it
+ROWS = 64  # clips processed at a time
+TIMED = 21  # spectrograms computed for a timing
 
 
 def log_mel(samples_NS: NDArray[np.floating], *, bands: int) -> NDArray[np.float32]:
@@ -58,7 +58,7 @@ def window() -> Float64Array:
 
 @functools.cache
 def filters(bands: int) -> Float64Array:
-    """Weight of each frequency in each band, (BINS / 2 + 1, M): triangles of height 1 from 0 Hz to half the rate."""
+    """Filter bank (BINS / 2 + 1, M): triangles of height 1, evenly spaced in mel from 0 Hz to half the sample rate."""
     edges_hz = hertz(np.linspace(0.0, mel(RATE_HZ / 2), bands + 2))
     frequencies = np.linspace(0.0, RATE_HZ / 2, BINS // 2 + 1)[:, None]
     left, middle, right = edges_hz[:-2], edges_hz[1:-1], edges_hz[2:]
@@ -81,7 +81,7 @@ def hertz(mels: Float64Array) -> Float64Array:
 
 
 def front_end_s(frames: int, *, bands: int) -> float:
-    """Median seconds that a clip's spectrogram takes on this machine."""
+    """Median seconds to compute the spectrogram of one clip on this machine."""
     clip = np.random.default_rng(0).standard_normal((1, frames * HOP))
     seconds = []
     for _ in range(TIMED):

@@ -1,7 +1,7 @@
 """Words spoken by the program ``espeak-ng``, for runs without recordings. They are labelled as synthetic.
 
-A speaker is one of its voice variants, which differ in pitch, formants and breath; each speaks every word once a take,
-with an accent, speed and pitch of that take.
+Each voice variant counts as a speaker; variants differ in pitch, formants and breath. A speaker speaks every word once
+per take, and each take has its own accent, speed and pitch.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from chipwise.training.data.sound.waves import decoded
 PROGRAM = "espeak-ng"
 ACCENTS = ("en-us", "en-gb", "en-gb-scotland", "en-gb-x-rp")
 SPEEDS = (130, 200)  # words per minute
-PITCHES = (30, 70)  # of 0 to 99
-TIMEOUT_S = 20.0  # of a word, which takes about 10 ms
+PITCHES = (30, 70)  # on espeak's scale from 0 to 99
+TIMEOUT_S = 20.0  # for one word, which normally takes about 10 ms
 WORDS = (
     "yes", "no", "up", "down", "left", "right", "on", "off", "stop", "go",
     "zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine",
@@ -54,7 +54,7 @@ def variants() -> tuple[str, ...]:
 
 def spoken(word: str, variant: str, *, take: int, seed: int) -> NDArray[np.float32]:
     """A word spoken by a variant at 16 kHz, between -1 and 1. The same arguments give the same samples."""
-    random = np.random.default_rng([seed, take, *variant.encode()])  # one accent, speed and pitch for all its words
+    random = np.random.default_rng([seed, take, *variant.encode()])  # same accent, speed and pitch for a take
     accent = ACCENTS[int(random.integers(len(ACCENTS)))]
     speed, pitch = int(random.integers(*SPEEDS)), int(random.integers(*PITCHES))
     voice = f"{accent}+{variant}"

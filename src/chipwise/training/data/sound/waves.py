@@ -1,4 +1,4 @@
-"""WAV files as samples, clips of one length, and noise at a stated ratio."""
+"""Reads WAV files as samples, cuts clips of one length, and adds noise at a given SNR."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from numpy.typing import NDArray
 from chipwise.errors import DataError
 from chipwise.training.data.sound.front_end import RATE_HZ
 
-QUIET = 0.02  # of the loudest sample; what is quieter at both ends is silence
-LOUDNESS = 0.1  # root mean square of a clip's word
+QUIET = 0.02  # relative to the loudest sample; quieter samples at both ends count as silence
+LOUDNESS = 0.1  # root mean square of the word in a clip
 LEAST_HZ, MOST_HZ = 4_000, 768_000
-STREAM_BYTES = 2**31 - 2**16  # programs that write to a pipe state this length or more
-COLOURS = (0.0, 2.0)  # exponents of noise: white, pink and brown are 0, 1 and 2
+STREAM_BYTES = 2**31 - 2**16  # programs that write to a pipe put this length or more in the header
+COLOURS = (0.0, 2.0)  # spectral exponents: 0 is white noise, 1 pink, 2 brown
 
 
 def decoded(content: bytes, *, where: str) -> NDArray[np.float32]:
-    """The samples of a WAV file at 16 kHz, between -1 and 1; the mean of its channels.
+    """Decodes a WAV file to samples at 16 kHz between -1 and 1; channels are averaged.
 
-    A stream whose header states no length (:func:`endless`) is read to its end. No more is read than ``content`` holds,
-    whatever the header states.
+    If the header states no length (:func:`endless`), the stream is read to its end. The header never makes it read
+    beyond ``content``.
 
     Raises:
         DataError: It is no WAV file of 8 or 16-bit integers, or it is empty.
@@ -57,7 +57,7 @@ def decoded(content: bytes, *, where: str) -> NDArray[np.float32]:
 
 
 def endless(content: bytes) -> bool:
-    """Whether a WAV file states no length, as when a program writes to a pipe; it may then be truncated unnoticed."""
+    """Whether a WAV file states no length, as programs writing to a pipe do; truncation is then undetectable."""
     with wave.open(io.BytesIO(content)) as file:
         return _stated_bytes(file) >= STREAM_BYTES
 
@@ -67,13 +67,13 @@ def _stated_bytes(file: wave.Wave_read) -> int:
 
 
 def _bits(content: bytes) -> int:
-    """Bits of a sample, which ``wave`` rounds up to whole bytes."""
+    """Bits per sample as stated in the header; ``wave`` itself rounds them up to whole bytes."""
     place = content.find(b"fmt ")
     return int.from_bytes(content[place + 22 : place + 24], "little")
 
 
 def resampled(samples: NDArray[np.float32], rate_hz: int) -> NDArray[np.float32]:
-    """The same sound at 16 kHz."""
+    """Resamples a sound to 16 kHz."""
     if rate_hz == RATE_HZ:
         return samples
     from scipy.signal import resample_poly
@@ -83,13 +83,13 @@ def resampled(samples: NDArray[np.float32], rate_hz: int) -> NDArray[np.float32]
 
 
 def trimmed(samples: NDArray[np.float32]) -> NDArray[np.float32]:
-    """The samples between the silences at both ends; one sample if all is silent."""
+    """Samples without the silence at both ends; a single sample if everything is silent."""
     loud = np.flatnonzero(np.abs(samples) > QUIET * np.abs(samples).max(initial=0.0))
     return samples[loud[0] : loud[-1] + 1] if len(loud) else samples[:1]
 
 
 def clip_of(samples: NDArray[np.float32], length: int, random: np.random.Generator) -> NDArray[np.float32]:
-    """``length`` samples with the word at a random place, normalised in loudness; long words are cut to the middle."""
+    """``length`` samples with the word at a random offset, at normalised loudness; long words keep their middle."""
     word = trimmed(samples)
     if len(word) > length:
         start = (len(word) - length) // 2
@@ -102,14 +102,14 @@ def clip_of(samples: NDArray[np.float32], length: int, random: np.random.Generat
 
 def noise(length: int, random: np.random.Generator) -> NDArray[np.float32]:
     """Noise of random colour from white to brown, with a root mean square of 1."""
-    frequency = np.maximum(np.fft.rfftfreq(length), 50 / RATE_HZ)  # even below 50 Hz
+    frequency = np.maximum(np.fft.rfftfreq(length), 50 / RATE_HZ)  # the spectrum is flat below 50 Hz
     shape = frequency ** (-random.uniform(*COLOURS) / 2)
     made = np.fft.irfft(shape * np.fft.rfft(random.standard_normal(length)), length)
     return np.asarray(made / np.sqrt(np.mean(made**2)), np.float32)
 
 
 def noisy(clip: NDArray[np.float32], snr_db: float, random: np.random.Generator) -> NDArray[np.float32]:
-    """A clip with noise, where the power of the word (not of the silence around it) is ``snr_db`` above the noise's."""
+    """Adds noise to a clip, ``snr_db`` below the power of the word (the silence around it does not count)."""
     held = clip[clip != 0]
     power = float(np.mean(held**2)) if len(held) else 0.0
     return clip + np.float32(math.sqrt(power * 10 ** (-snr_db / 10))) * noise(len(clip), random)
