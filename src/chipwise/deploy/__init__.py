@@ -1,6 +1,6 @@
-"""Models as files that a runtime loads, what they do on a machine, and what measurements teach.
+"""Exported model files: writing them, running them in runtimes, measuring them, and learning from measurements.
 
-Writing and reading of files is in ``export``, runtimes in ``runtimes``, timing in ``measure``. ``calibrate`` learns
-this machine, ``teach`` a machine from a table of measured models, ``kits`` machines that others measure. Nothing here
-chooses between models: that is :mod:`chipwise.design`.
+``export`` writes and reads files, ``runtimes`` runs them, ``measure`` times them. ``calibrate`` fits a profile of this
+machine, ``teach`` fits one from a table of measured models, and ``kits`` packs models to be measured on other machines.
+Choosing between models is the work of :mod:`chipwise.design`.
 """

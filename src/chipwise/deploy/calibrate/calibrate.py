@@ -1,8 +1,8 @@
-"""Calibration: measures this machine's rates in the runtime that will serve, in about a minute.
+"""Calibration: measures the rates of this machine in the runtime that will serve, in about a minute.
 
-Rates of single nodes come from small graphs (``node_rates.py``), or from whole models where a runtime's nodes cannot be
-timed (``model_rates.py``). Whole models, random and small or large, then give the cost of a pass, memory and tails. For
-the profile's check each of them is predicted by a fit that excluded it.
+Rates of single nodes are fitted to small graphs (``node_rates.py``), or to whole models if the runtime cannot time
+single nodes (``model_rates.py``). Random whole models, small and large, then give the cost of a pass, memory and tail
+latencies. The profile's reported errors come from cross-validation over these models.
 """
 
 from __future__ import annotations
@@ -56,20 +56,20 @@ from chipwise.model.ops.workload import Phase, Workload
 Progress = Callable[[str, float], None]
 Draw = Callable[[int, int], list[Design]]
 DEFAULT_S = 75.0
-LARGE_FROM_S = 60.0  # shorter calibrations measure small models alone
-LARGE_S = 32.0  # large matrices and large models together
-CASES_S = 16.0  # small graphs
-MODEL_S = 1.4  # one small model: starting, warming up, timing
-ENOUGH = 2 / 3  # of the models; if as many saw the machine at its own speed, the others do not count
-PASSES_S = 0.5  # timing of a model that answers in single passes
+LARGE_FROM_S = 60.0  # shorter calibrations measure small models only
+LARGE_S = 32.0  # time for large matrices and large models together
+CASES_S = 16.0  # time for small graphs
+MODEL_S = 1.4  # time for one small model: starting, warming up, timing
+ENOUGH = 2 / 3  # share of the models; if this many ran on an undisturbed machine, the others are ignored
+PASSES_S = 0.5  # timing of a model that answers in one pass
 MODELS = {"with nodes": (12, 120), "alone": (60, 96)}  # fewest and most small models
-PROMPTS = (64, 64, 24, 128)  # in turns, where whole models are all there is
+PROMPTS = (64, 64, 24, 128)  # prompt lengths used in turn if only whole models are measured
 NEW_TOKENS = 64
-BATCHES = (1, 8, 32, 128, 512)  # requests of one candidate, in turns
+BATCHES = (1, 8, 32, 128, 512)  # requests of one candidate each, used in turn
 LARGE_WORKLOAD = Workload(prompt_tokens=32, new_tokens=24)
-NODES_TIMED = ("onnxruntime", "fake")  # runtimes for which ONNX Runtime's nodes are timed (the fake one stands for any)
-IMAGES_TIMED = ("onnxruntime", "fake")  # runtimes whose files hold image classifiers
-LOADING_COPIES = 5  # of a model's weights that exporting and loading it may hold at once
+NODES_TIMED = ("onnxruntime", "fake")  # runtimes whose nodes are timed in ONNX Runtime (fake is a test double)
+IMAGES_TIMED = ("onnxruntime", "fake")  # runtimes that can run image classifiers
+LOADING_COPIES = 5  # copies of the weights that may be in memory while a model is exported and loaded
 
 
 def calibrate(
@@ -89,20 +89,20 @@ def calibrate(
     """Measures this machine and returns its profile.
 
     Args:
-        runtime: The runtime that will serve.
-        threads: Its threads.
-        seconds: Target duration on an idle machine. It sets how many models are measured; from a minute on, models
-            larger than most caches are among them.
+        runtime: The runtime to calibrate, the one that will serve.
+        threads: Threads of the runtime.
+        seconds: Target duration on an idle machine. It determines how many models are measured; from a minute on, they
+            include models larger than most caches.
         seed: Random seed of the random models.
-        on_progress: Called with the name of the step and the share that is done.
+        on_progress: Called with the name of the step and the share done.
         base: A profile of this machine whose node rates are used instead of timing nodes.
-        partial: A file that keeps what is measured until all is: a calibration that was stopped continues where it was.
-        images: Calibrate for image classifiers: their nodes too, and whole models that read images instead of tokens.
-        ranking: Calibrate for ranking models, likewise.
-        sounds: Calibrate for models of sound, as for ranking models.
-        own: Draws whole models of the kind that will be asked for, such as those of a search's space, given how many
-            and a seed. They take the place of every random model; with ``ranking`` of every second one, and the others
-            rank one candidate each, many requests at once.
+        partial: A file for intermediate results, from which a stopped calibration continues.
+        images: Calibrate for image classifiers: also their nodes, and whole models that read images instead of tokens.
+        ranking: Calibrate for ranking models in the same way.
+        sounds: Calibrate for models of sound in the same way.
+        own: Samples models like those to be predicted, such as designs of a search's space, given a count and a seed.
+            They replace all random models; with ``ranking`` they replace every second one, and the others rank one
+            candidate per request in large batches.
 
     Raises:
         InputError: ``seconds`` is not a positive number, or there are more threads than cores.
@@ -135,7 +135,7 @@ def calibrate(
     count = min(most, max(least, round(left_s / MODEL_S)))
     if own is None:
         designs = draw(count, seed=seed)
-    elif ranking:  # random ones of one candidate, for candidates that are ranked one by one
+    elif ranking:  # random models that rank one candidate per request
         designs = random_rankers(3 * count, seed=seed)[::3]
         designs[1::2] = own(count // 2, seed)
     else:
@@ -149,7 +149,7 @@ def calibrate(
 
 
 def blank_profile(runtime: str, threads: int) -> MachineProfile:
-    """A profile of this machine before any fit."""
+    """A profile of this machine before anything is fitted."""
     return MachineProfile(
         machine=detect(),
         runtime=runtime,
@@ -166,11 +166,11 @@ def blank_profile(runtime: str, threads: int) -> MachineProfile:
 
 
 def fit_profile(blank: MachineProfile, measured: Sequence[Sample]) -> MachineProfile:
-    """The profile that measured models give. Node rates are ``blank``'s if it has any, else fitted to the models too.
+    """Fits a profile to measured models. Node rates are ``blank``'s if it has any, else fitted to the models too.
 
-    In its check every model is predicted by a fit that excluded it: pass costs, factors, residual, tails, memory, and
-    node rates where models alone give them. P99 is learnt from models that were timed while the machine was quiet;
-    where those are fewer than ``LEAST_MODELS``, from all.
+    For the reported errors, every model is predicted by a fit without it (pass costs, factors, residual, tails, memory,
+    and node rates if they are fitted to whole models). P99 is fitted to models that were timed while the machine was
+    quiet; if there are fewer than ``LEAST_MODELS`` of these, to all models.
     """
     reference_s = own_reference([sample.measured for sample in measured])
     blank = replace(blank, reference_s=reference_s, runtime_version=measured[0].measured.runtime_version)
@@ -197,9 +197,9 @@ def fit_profile(blank: MachineProfile, measured: Sequence[Sample]) -> MachinePro
 
 
 def fit_with_nodes(blank: MachineProfile, samples: Sequence[Observed]) -> MachineProfile:
-    """``blank``, which has node rates, with all that whole models give.
+    """``blank``, which has node rates, with everything else fitted to whole models.
 
-    Where small graphs gave products of a format no time of their own, as on a machine that was busy throughout, their
+    If the small graphs yielded no rate for a format's matrix products, as on a machine that was busy throughout, their
     peak is the best rate of the whole models.
     """
     rates = {weights: blank.terms[f"matmul.{weights}.matrix"]["products"] for weights in WEIGHTS}
@@ -219,7 +219,7 @@ def fit_alone(blank: MachineProfile, samples: Sequence[Observed]) -> MachineProf
 
 
 def own_reference(measured: Sequence[Measurement]) -> dict[str, float]:
-    """Times of the reference work at the machine's own speed, over all models."""
+    """Times of the reference work on the undisturbed machine, over all models."""
     found = [own_reference_of(item) for item in measured]
     return {name: own_speed([item[name] for item in found if name in item]) for name in found[0]}
 
@@ -232,7 +232,7 @@ def with_drift(sample: Sample, reference_s: Mapping[str, float]) -> Sample:
 
 
 def own_reference_of(found: Measurement) -> Mapping[str, float]:
-    """Times of the reference work at the machine's own speed; older measurements have only medians."""
+    """Times of the reference work on the undisturbed machine; older measurements have only medians."""
     times: Mapping[str, float] = found.environment.get("reference_own_s", found.environment["reference_s"])
     return times
 
@@ -246,10 +246,10 @@ def measure_models(
     on_progress: Progress,
     partial: Partial | None = None,
 ) -> list[Sample]:
-    """Each design, or the nearest that ``runtime`` supports, measured once; with ``vary``, under several prompts.
+    """Measures each design, or its nearest variant that ``runtime`` supports; with ``vary``, at several prompt lengths.
 
-    Those during which the machine was never at its own speed are measured once more. What ``partial`` holds is not
-    measured again; what is measured is kept in it.
+    A design is measured once more if the machine was disturbed throughout. Results in ``partial`` are reused, and new
+    ones are stored there.
     """
     kept = partial or Partial(None, runtime=runtime, threads=threads)
     samples = []
@@ -280,7 +280,7 @@ def _kept(sample: Sample) -> dict[str, object]:
 
 
 def _restored(data: object) -> Sample | None:
-    """The sample that :func:`_kept` wrote."""
+    """Reads a sample from the output of :func:`_kept`."""
     found = Stored.from_data(data)
     return None if found.design is None else Sample(design=found.design, measured=found.measurement)
 
@@ -291,7 +291,7 @@ def _measured(wanted: Design, number: int, folder: Path, *, runtime: str, thread
     prompt = PROMPTS[number % len(PROMPTS)] if vary else PROMPTS[0]
     workload, repeats, prefills, seconds = Workload(prompt_tokens=prompt, new_tokens=NEW_TOKENS), 126, 12, 0.3
     if isinstance(design.arch.stem, RankingStem):
-        # One candidate a request stands for many requests at once, too: candidates ranked one by one.
+        # In large batches too, with one candidate per request: candidates that are ranked one by one.
         batch = BATCHES[number % len(BATCHES)] if design.arch.stem.candidates == 1 else 1
         repeats = prefills = 100 if batch < 128 else 12
         workload, seconds = Workload(prompt_tokens=1, new_tokens=1, batch=batch), PASSES_S
@@ -315,11 +315,11 @@ def _measured(wanted: Design, number: int, folder: Path, *, runtime: str, thread
 
 
 def _slowness(sample: Sample, reference_s: Mapping[str, float]) -> float:
-    """Slowdown of the machine relative to its own best speed, as a factor ≥ 1."""
+    """Slowdown of the machine relative to its undisturbed speed, as a factor ≥ 1."""
     since = drift(own_reference_of(sample.measured), reference_s)
     return 1.0 if since is None else since.size
 
 
 def _has_room(design: Design) -> bool:
-    """Whether the free memory holds the copies of the weights that exporting and loading take."""
+    """Whether free memory suffices for the copies of the weights during export and loading."""
     return LOADING_COPIES * stored_bytes(design, LARGE_WORKLOAD) < float(psutil.virtual_memory().available)

@@ -1,4 +1,4 @@
-"""ONNX graphs of the cases of a calibration (``microbench.py``), built by the blocks that build the models."""
+"""ONNX graphs of the calibration cases in ``microbench.py``, built with the blocks of exported models."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ from chipwise.model.kinds.ranking.candidates.onnx import add_heads
 
 Arrays = dict[str, AnyArray]
 Matrices = dict[tuple[str, int, int], Arrays]
-"""Random matrices as graphs store them, by format, rows and columns."""
+"""Cache of random matrices in stored form, by format, rows and columns."""
 
 
 @dataclass(kw_only=True)
 class CaseGraph(GraphBuilder):
-    """The graph of a case, with the arrays that go in and come out."""
+    """The graph of a case, with its input and output arrays."""
 
     case: Case
     generator: np.random.Generator
@@ -55,7 +55,7 @@ class CaseGraph(GraphBuilder):
     def projection(
         self, place: str, x: str, *, parts: Sequence[str], key: str, k: int, widths: Sequence[int], bias: bool = False
     ) -> str:
-        """As in models; none in cases of attention alone."""
+        """Adds a projection as in exported models; attention-only cases add none."""
         if self.case.kind == "attention":
             return x
         return super().projection(place, x, parts=parts, key=key, k=k, widths=widths, bias=bias)
@@ -63,7 +63,7 @@ class CaseGraph(GraphBuilder):
     def prestore(self, number: int, k: int, n: int) -> None:
         """Stores a (k, n) matrix under the names that :meth:`projection` would use.
 
-        Matrices of one shape are rotated copies of each other: the runtime would store equal ones only once.
+        Matrices of one shape are rotated copies of each other, because the runtime would store equal ones only once.
         """
         form = self.case.weights
         if (form, k, n) not in self.matrices:
@@ -79,7 +79,7 @@ class CaseGraph(GraphBuilder):
 
 
 def graph_of(case: Case, generator: np.random.Generator, matrices: Matrices) -> tuple[bytes, Arrays, Arrays]:
-    """The model of a case, its inputs, and arrays for its outputs. ``matrices`` keeps random ones for later cases."""
+    """The model of a case, its inputs, and arrays for its outputs. ``matrices`` caches random ones for later cases."""
     graph = CaseGraph(weights={}, format_of=lambda _: case.weights, case=case, generator=generator, matrices=matrices)
     NODES.get(case.kind, _chain)(graph, case)
     model = helper.make_model(
@@ -167,7 +167,7 @@ def _gather(graph: CaseGraph, case: Case) -> None:
 
 
 def _image(graph: CaseGraph, case: Case) -> None:
-    """Nodes of image classifiers side by side, each with the same input, as exported graphs have them."""
+    """Nodes of image classifiers in parallel, each with the same input, as in exported graphs."""
     width = case.heads * case.head_size
     if case.kind == "conv.image":
         x = graph.random("x", 1, case.k, case.rows, case.rows)
@@ -214,7 +214,7 @@ def _image(graph: CaseGraph, case: Case) -> None:
 
 
 def _ranking(graph: CaseGraph, case: Case) -> None:
-    """Nodes of ranking models, side by side."""
+    """Nodes of ranking models in parallel."""
     shape = (1, case.rows, case.k)
     if case.kind == "bag":
         table = graph.store("table", lambda: np.zeros((100, case.k), np.float32))
@@ -262,7 +262,7 @@ def _ranking_attention(graph: CaseGraph, case: Case) -> None:
 
 
 def _sound(graph: CaseGraph, case: Case) -> None:
-    """Nodes of models of sound, side by side."""
+    """Nodes of models of sound in parallel."""
     shape = (1, case.rows, case.k)
     x = graph.random("x", *shape)
     for i in range(case.count):
@@ -285,4 +285,5 @@ NODES: Mapping[str, Callable[[CaseGraph, Case], None]] = {
     **dict.fromkeys(ATTENTION, _ranking_attention),
     **dict.fromkeys(SOUND_KINDS, _sound),
 }
-"""What adds the nodes of a case, by its kind; chains of matrices, norms and elementwise operators are the others."""
+"""Functions that add the nodes of a case, by its kind. All other kinds are chains of matrices, norms and elementwise
+operators."""

@@ -1,4 +1,4 @@
-"""Utilisation of the machine by a measured model: FLOPs and bytes of a pass over the ceilings measured here."""
+"""Utilisation of the machine by a measured model: FLOPs and bytes of a pass relative to the calibrated peaks."""
 
 from __future__ import annotations
 
@@ -17,11 +17,12 @@ from chipwise.predict.cost.pricing import total_price, working_set_bytes
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Efficiency:
-    """Shares of the peaks and bandwidths that calibration measured on this machine, at the measured medians.
+    """Model FLOP and bandwidth utilisation at the measured medians, relative to peaks calibrated on this machine.
 
-    ``mfu`` is FLOPs of prefill over the peak of matrix products in the weights' format; ``mbu`` is weights and cache
-    that a decode step reads over the bandwidth at its working set (``ceiling`` names the level of memory). A small
-    model lives in the caches, so that level counts; small products and launches are why shares are below 1.
+    ``mfu`` is the FLOP/s of prefill over the peak of matrix products in the weights' format; ``mbu`` is the rate at
+    which a decode step reads weights and cache, over the bandwidth of the memory level that holds its working set
+    (``ceiling`` names the level). Small models fit in a cache level. Small products and kernel launches keep both below
+    1.
     """
 
     mfu: float | None
@@ -53,7 +54,7 @@ def efficiency(design: Design, measured: Measurement, profile: MachineProfile) -
 
 
 def _peak(design: Design, prompt: Sequence[Op], profile: MachineProfile) -> float | None:
-    """Peak FLOP/s for the design's weights; for mixed formats, the rate with each product at its own format's peak."""
+    """Peak FLOP/s for the design's weights; with mixed formats, each product counts at its own format's peak."""
     peaks = {name: profile.peaks[name] for name in design.formats.all if name in profile.peaks}
     if len(peaks) < len(design.formats.all):
         return None
@@ -65,7 +66,7 @@ def _peak(design: Design, prompt: Sequence[Op], profile: MachineProfile) -> floa
 
 
 def _level(working_set: float, profile: MachineProfile) -> tuple[str, float]:
-    """The smallest level of memory that holds the working set, with its bandwidth; else the slowest level known."""
+    """The smallest level of memory that holds the working set, with its bandwidth; else the slowest known level."""
     machine = profile.machine
     sizes = {"private caches": machine.l2_bytes, "shared cache": machine.l3_bytes}
     for name, size in sizes.items():

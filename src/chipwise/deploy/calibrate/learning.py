@@ -1,8 +1,8 @@
-"""Learning from measurements: fits a machine profile to measured models, and reports its remaining error.
+"""Fits a machine profile to measured models and reports its remaining error.
 
-Calibration, a search and :func:`chipwise.learn` all use this module. The rates of single nodes stay as
-calibration found them. Fitted here, to whole models: what a pass costs beyond its nodes, a factor for each part of a
-pass, a smooth residual, tails and memory. Checks predict every model by a fit that excluded it.
+Calibration, searches and :func:`chipwise.learn` use this module. It keeps the rates of single nodes from calibration
+and fits to whole models: the cost of a pass beyond its nodes, a factor for each part of a pass, a smooth residual, tail
+latencies and memory. Errors are from cross-validation: every model is predicted by a fit without it.
 """
 
 from __future__ import annotations
@@ -42,16 +42,16 @@ from chipwise.predict.cost.memory import MemoryParts, memory_parts
 from chipwise.predict.cost.pricing import PARTS, anatomy, combine, total_price
 from chipwise.predict.cost.residual import MOST_POINTS, NOISE, factors, smooth
 
-PART_SPREAD = 0.2  # prior standard deviation of a part's own factor about the common factor
-COMMON_SPREAD = 0.5  # prior standard deviation of the common factor about 1
+PART_SPREAD = 0.2  # prior standard deviation of a part's factor around the common factor
+COMMON_SPREAD = 0.5  # prior standard deviation of the common factor around 1
 LEAST_FACTOR, MOST_FACTOR = 0.25, 4.0
-LEAST_PASS_SCALE = 0.05  # of its nodes' time that a pass takes at least
-ROUNDS = 4  # of down-weighting outliers
-LEAST_MODELS = 6  # for a smooth residual; fewer give factors alone
-LEAST_MEASURED = 3  # models, before the store of measurements is worth fitting to
-LEAST_CHECKED = 12  # models, before their own check replaces calibration's
-FOLDS = 5  # prime to the cycles of formats and prompts in random models, so that every fold has all of them
-PRIOR_MODELS = 1.0  # with no error at all, that a correction is shrunk towards
+LEAST_PASS_SCALE = 0.05  # least time of a pass, as a share of its nodes' time
+ROUNDS = 4  # rounds of down-weighting outliers
+LEAST_MODELS = 6  # fewest models for a smooth residual; with fewer only factors are fitted
+LEAST_MEASURED = 3  # fewest models in the store of measurements for a fit
+LEAST_CHECKED = 12  # fewest models whose errors replace those of calibration
+FOLDS = 5  # coprime to the cycles of formats and prompts in random models, so that every fold has all of them
+PRIOR_MODELS = 1.0  # weight of the prior "no correction", in models
 Pair = tuple[float, float, float]  # predicted, measured, stored bytes of weights
 Check = Mapping[str, CheckError]
 
@@ -66,11 +66,11 @@ class Observed(Protocol):
 
     @property
     def workload(self) -> Workload:
-        """The requests that it served."""
+        """The requests with which it was measured."""
         ...
 
     def seconds(self, phase: Phase, share: float) -> float:
-        """The percentile ``share`` of a pass, seconds; of a busy machine there is no P99 to learn, but NaN."""
+        """The percentile ``share`` of a pass in seconds; NaN for the P99 of a busy machine."""
         ...
 
     @property
@@ -81,15 +81,15 @@ class Observed(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sample:
-    """A design with its measurement. See :class:`Observed`."""
+    """A design with its measurement; implements :class:`Observed`."""
 
     design: Design
     measured: Measurement
-    busy_tails: bool = False  # whether its P99 counts although the machine was busy
+    busy_tails: bool = False  # whether P99 is used although the machine was busy
 
     @property
     def workload(self) -> Workload:
-        """The requests that it served."""
+        """The requests with which it was measured."""
         return self.measured.workload
 
     @property
@@ -98,7 +98,7 @@ class Sample:
         return self.measured.peak_memory_bytes
 
     def seconds(self, phase: Phase, share: float) -> float:
-        """The percentile ``share`` of a pass, corrected for drift, in processor time where the machine was busy."""
+        """The percentile ``share`` of a pass, corrected for drift; processor time if the machine was busy."""
         if share > 0.5 and not (self.measured.clean or self.busy_tails):
             return math.nan
         one_pass = phase is Phase.PREFILL or not self.design.arch.reads_tokens
@@ -107,7 +107,7 @@ class Sample:
 
 
 def fit_relative(features: npt.ArrayLike, seconds: npt.ArrayLike, *, rounds: int = 6) -> Float64Array:
-    """Rates ≥ 0 that make ``features @ rates`` agree with ``seconds`` in relative error.
+    """Rates ≥ 0 such that ``features @ rates`` matches ``seconds`` in relative error.
 
     Outliers (disturbed measurements) are weighted down in further rounds.
     """
@@ -125,7 +125,7 @@ def fit_relative(features: npt.ArrayLike, seconds: npt.ArrayLike, *, rounds: int
 
 
 def rising(knots: npt.ArrayLike, at: npt.ArrayLike) -> Float64Array:
-    """Basis of non-decreasing curves: a constant, then one ramp from each knot to the next, in the logarithm."""
+    """Basis of non-decreasing curves: a constant, and one ramp between consecutive knots, in the logarithm."""
     places = np.log2(np.maximum(np.asarray(at, np.float64), 1.0))
     ramps = [np.clip((places - low) / (high - low), 0, 1) for low, high in pairwise(np.log2(np.asarray(knots)))]
     return np.stack([np.ones_like(places), *ramps], axis=-1)
@@ -133,12 +133,12 @@ def rising(knots: npt.ArrayLike, at: npt.ArrayLike) -> Float64Array:
 
 @dataclass(frozen=True)
 class PhaseTable:
-    """Observed models of one phase as arrays of n rows, under one profile's rates."""
+    """Observed models of one phase as arrays with n rows, under one profile's rates."""
 
     parts: Float64Array  # (n, parts) seconds
     figures: Float64Array  # (n, figures)
-    median_s: Float64Array  # (n,) measured
-    p99_s: Float64Array  # (n,) measured; NaN if the machine was busy
+    median_s: Float64Array  # (n,), measured
+    p99_s: Float64Array  # (n,), measured; NaN if the machine was busy
 
     def __getitem__(self, rows: AnyArray | slice | list[int]) -> PhaseTable:
         return PhaseTable(self.parts[rows], self.figures[rows], self.median_s[rows], self.p99_s[rows])
@@ -159,7 +159,7 @@ class PhaseTable:
 
     @classmethod
     def from_rows(cls, rows: ModelRows) -> PhaseTable:
-        """Reads the result of :meth:`to_rows`."""
+        """Reads the output of :meth:`to_rows`."""
         names = rows.names or tuple(name for name in PARTS if name != "conv")
         stored = np.array(rows.parts, np.float64)
         parts = np.stack(
@@ -170,7 +170,7 @@ class PhaseTable:
 
 @dataclass(frozen=True)
 class Prepared:
-    """Observed models, priced once by a profile's rates and then fitted to many times."""
+    """Observed models, priced once with a profile's rates so that they can be fitted many times."""
 
     observed: Sequence[Observed]
     tables: dict[Phase, PhaseTable]
@@ -192,12 +192,12 @@ class Prepared:
         )
 
     def to_rows(self) -> dict[str, ModelRows]:
-        """Rows by phase, as a profile stores calibration's models."""
+        """Rows by phase, as a profile stores the models of its calibration."""
         return {phase.value: table.to_rows() for phase, table in self.tables.items()}
 
 
 def prepare(profile: MachineProfile, observed: Sequence[Observed]) -> Prepared:
-    """``observed``, priced by ``profile``'s rates."""
+    """Prices ``observed`` with the rates of ``profile``."""
     return Prepared(
         observed,
         {phase: _phase_table(profile, observed, phase) for phase in Phase},
@@ -216,9 +216,9 @@ def _phase_table(profile: MachineProfile, observed: Sequence[Observed], phase: P
 
 
 def fit_passes(profile: MachineProfile, observed: Sequence[Observed]) -> dict[str, PassCost]:
-    """Cost of a pass beyond its nodes, from whole models. The pass costs of ``profile`` must be neutral.
+    """Fits the cost of a pass beyond its nodes to whole models. The pass costs of ``profile`` must be neutral.
 
-    Calling the runtime and choosing a token are the same work in both phases, so both phases are fitted together.
+    Calling the runtime and choosing a token cost the same in both phases, so both phases are fitted together.
     """
     phases = tuple(Phase)
     nodes = np.array(
@@ -226,7 +226,7 @@ def fit_passes(profile: MachineProfile, observed: Sequence[Observed]) -> dict[st
     )
     measured = np.array([[item.seconds(phase, 0.5) for item in observed] for phase in phases])
     logits = [item.workload.batch * item.design.arch.outputs for item in observed]
-    if max(logits) == min(logits):  # nothing tells them from the call: the next batch would pay it again
+    if max(logits) == min(logits):  # cannot be separated from the cost of the call: counted there
         logits = [0] * len(observed)
     shared = np.array([[1.0, count] for count in logits] * len(phases))
     by_phase = np.zeros((len(phases), len(observed), len(phases)))
@@ -244,7 +244,7 @@ def fit_passes(profile: MachineProfile, observed: Sequence[Observed]) -> dict[st
 
 
 def fit_residual(table: PhaseTable) -> Residual:
-    """Factors and smooth residual that make the rates agree with the measured medians in relative error.
+    """Fits factors and a smooth residual so that the rates match the measured medians in relative error.
 
     Each part's factor is 1 plus a common term plus its own term, both with Gaussian priors about 0. Outliers (disturbed
     measurements) are weighted down.
@@ -274,21 +274,21 @@ def fit_residual(table: PhaseTable) -> Residual:
 
 
 def fit_tail(table: PhaseTable) -> Tail | None:
-    """The 99th percentile as a function of the median, nowhere below it; None if no P99 is known."""
+    """Fits P99 as a function of the median, never below it; None if no P99 is known."""
     table = table[~np.isnan(table.p99_s)]
     if not len(table.p99_s):
         return None
     ratio, extra = fit_relative(np.stack([table.median_s, np.ones(len(table.median_s))], axis=1), table.p99_s)
-    if ratio < 1:  # then slow models would have a P99 below their median: least squares of relative errors at 1
+    if ratio < 1:  # otherwise slow models would have a P99 below their median: fit relative errors at ratio 1
         weights = table.p99_s**-2.0
         ratio, extra = 1.0, max(0.0, float(weights @ (table.p99_s - table.median_s) / weights.sum()))
     return Tail(ratio=float(ratio), extra_s=float(extra))
 
 
 def fit_memory(observed: Sequence[Observed], runtime: str = "") -> MemoryCost:
-    """Peak memory of a serving process; the cache and activations are counted, not fitted.
+    """Fits the peak memory of a serving process; cache and activations are computed, not fitted.
 
-    A format that no model has is taken to be held as often as the one that is held most often.
+    A format that no observed model has gets the largest fitted memory per weight byte of any format.
     """
     features, resident = [], []
     for item in observed:
@@ -310,9 +310,9 @@ def fit_memory(observed: Sequence[Observed], runtime: str = "") -> MemoryCost:
 
 
 def refit(profile: MachineProfile, seen: Prepared, *, memory: bool = True) -> MachineProfile:
-    """``profile`` with residuals and tails fitted to calibration's models and ``seen``, and memory to ``seen``.
+    """``profile`` with residuals and tails fitted to calibration's models and ``seen``, and memory to ``seen`` only.
 
-    The profile is unchanged where nothing was seen. Its checks stay as they are.
+    Without observations a part of the profile stays unchanged. The stored errors are not updated.
     """
     if not len(seen.observed):
         return profile
@@ -330,7 +330,7 @@ def refit(profile: MachineProfile, seen: Prepared, *, memory: bool = True) -> Ma
 
 
 def predictions(profile: MachineProfile, seen: Prepared) -> dict[str, Float64Array]:
-    """Predicted medians and P99 by phase (``decode``, ``decode_p99``, …) and memory of the models, each (n,)."""
+    """Predicted medians and P99 by phase (``decode``, ``decode_p99``, …) and predicted memory, each (n,)."""
     found: dict[str, Float64Array] = {}
     for phase in Phase:
         table = seen.tables[phase]
@@ -353,14 +353,14 @@ def predict_seconds(
 
 
 def errors(profile: MachineProfile, seen: Prepared) -> dict[str, CheckError]:
-    """Errors of the current profile on ``seen``."""
+    """Errors of the profile, as it is, on ``seen``."""
     return _summary(seen.observed, predictions(profile, seen))
 
 
 def cross_validate(
     observed: Sequence[Observed], fit: Callable[[list[Observed]], MachineProfile], *, folds: int = FOLDS
 ) -> dict[str, CheckError]:
-    """Errors where everything that ``fit`` fits is fitted without the models that are predicted."""
+    """Cross-validation errors of the function ``fit``: each model is predicted by a fit without it."""
 
     def predict(kept: list[int], left_out: list[int]) -> dict[str, Float64Array]:
         profile = fit([observed[i] for i in kept])
@@ -372,14 +372,14 @@ def cross_validate(
 def cross_check(
     profile: MachineProfile, seen: Prepared, *, folds: int = FOLDS, memory: bool = True
 ) -> dict[str, CheckError]:
-    """Errors of :func:`refit` on models that it excluded. Rates and pass costs are the profile's own."""
+    """Cross-validation errors of :func:`refit`. Rates and pass costs stay those of the profile."""
     return _summary(seen.observed, held_out_predictions(profile, seen, folds=folds, memory=memory))
 
 
 def held_out_predictions(
     profile: MachineProfile, seen: Prepared, *, folds: int = FOLDS, memory: bool = True
 ) -> dict[str, Float64Array]:
-    """:func:`predictions` of every model by a :func:`refit` that excluded it, each (n,)."""
+    """:func:`predictions` for every model by a :func:`refit` without it, each (n,)."""
 
     def predict(kept: list[int], left_out: list[int]) -> dict[str, Float64Array]:
         return predictions(refit(profile, seen[kept], memory=memory), seen[left_out])
@@ -390,7 +390,7 @@ def held_out_predictions(
 def _in_folds(
     count: int, predict: Callable[[list[int], list[int]], dict[str, Float64Array]], folds: int
 ) -> dict[str, Float64Array]:
-    """Predictions of all models, fold by fold; ``predict`` gets the rows to fit to and the rows to predict."""
+    """Predictions of all models, fold by fold; ``predict`` gets the rows to fit and the rows to predict."""
     found: dict[str, Float64Array] = {}
     for fold in range(min(folds, count)):
         left_out = list(range(fold, count, folds))
@@ -400,7 +400,7 @@ def _in_folds(
 
 
 def _summary(observed: Sequence[Observed], predicted: Mapping[str, Float64Array]) -> dict[str, CheckError]:
-    """Errors by metric; large models separately if there are models of both sizes."""
+    """Errors by metric; for large models also separately if there are models of both sizes."""
     sizes = [stored_bytes(item.design, item.workload) for item in observed]
     found: dict[str, CheckError] = {}
     for name, values in predicted.items():
@@ -454,9 +454,9 @@ def compare(predicted: Sequence[float], measured: Sequence[float]) -> CheckError
 
 
 def learn(profile: MachineProfile, seen: Prepared) -> MachineProfile:
-    """``profile`` updated by measured models that :func:`prepare` priced by it.
+    """``profile`` updated by measured models that :func:`prepare` priced with it.
 
-    The checks are those of the measured models once there are enough of them, each predicted by a fit without it.
+    If there are enough measured models, the stored errors become their cross-validation errors.
     """
     count = len(seen.observed)
     if not count:
@@ -471,29 +471,29 @@ def learn(profile: MachineProfile, seen: Prepared) -> MachineProfile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Correction:
-    """Factor on a prediction, and the relative half-width (in logarithms) of its 90 % interval."""
+    """Factor on a prediction, and the half-width of its 90 % interval in logarithms."""
 
     factor: float = 1.0
     spread: float
 
     def interval(self, predicted: float, *, extra: float = 0.0) -> tuple[float, float, float]:
-        """The corrected value and its 90 % interval; ``extra`` is a further standard deviation in logarithms."""
+        """The corrected value and its 90 % interval; ``extra`` is an additional standard deviation in logarithms."""
         value, half = predicted * self.factor, math.hypot(self.spread, Z90 * extra)
         return value, value * math.exp(-half), value * math.exp(half)
 
 
 def correction(pairs: Iterable[tuple[float, float]], *, error: float) -> Correction:
-    """The factor between ``pairs`` of predicted and measured values, shrunk towards 1, with its interval.
+    """Factor between predicted and measured values in ``pairs``, shrunk towards 1, with its interval.
 
-    The predictions must be of models that their fit excluded (:func:`held_out_predictions`).
+    Each prediction must come from a fit without its model (:func:`held_out_predictions`).
 
     Args:
-        pairs: Positive values of one metric, the prediction uncorrected.
-        error: Standard deviation of ln(measured / predicted) that is assumed before any measurement.
+        pairs: Uncorrected prediction and measurement of one metric, both positive.
+        error: Prior standard deviation of ln(measured / predicted).
     """
     logs = [math.log(measured / predicted) for predicted, measured in pairs if predicted > 0 and measured > 0]
     mean = sum(logs) / (len(logs) + PRIOR_MODELS)
-    # The assumed variance counts as PRIOR_MODELS + 1 observations: two lucky measurements do not close the interval.
+    # The prior variance counts as PRIOR_MODELS + 1 observations: two lucky measurements must not close the interval.
     weight = PRIOR_MODELS + 1.0
     variance = (weight * error**2 + sum((item - mean) ** 2 for item in logs)) / (weight + len(logs))
     return Correction(factor=math.exp(mean), spread=Z90 * math.sqrt(variance))
@@ -501,10 +501,10 @@ def correction(pairs: Iterable[tuple[float, float]], *, error: float) -> Correct
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Learned:
-    """A profile fitted to the store of measurements, and its errors before and after, on models left out of the fit."""
+    """A profile fitted to stored measurements, with cross-validated errors before and after."""
 
     profile: MachineProfile
-    used: tuple[str, ...]  # ids of measurements
+    used: tuple[str, ...]  # ids of the measurements
     before: dict[str, CheckError]
     after: dict[str, CheckError]
 
@@ -512,18 +512,18 @@ class Learned:
 def fit_from_measurements(
     profile: MachineProfile, store: MeasurementStore | None = None, *, count: int | None = None, seed: int = 0
 ) -> Learned:
-    """Updates ``profile`` by the stored measurements of its machine, runtime and threads.
+    """Updates ``profile`` with the stored measurements of its machine, runtime and number of threads.
 
-    Imported measurements do not count: the name of their machine is whatever their file says.
+    Imported measurements are ignored, because the name of their machine is unverified.
 
     Args:
         profile: A calibrated profile.
         store: The store of measurements; the user's own unless given.
-        count: Few-shot: use this many of them, drawn at random by ``seed``.
-        seed: Random seed of the draw.
+        count: Use only this many of them, sampled with ``seed`` (few-shot).
+        seed: Random seed of the sample.
 
     Raises:
-        InputError: There are too few measurements whose design is known.
+        InputError: Too few measurements have a known design.
     """
     store = store or MeasurementStore()
     found = [item for item in store.entries(runtime=profile.runtime, threads=profile.threads) if _fits(profile, item)]

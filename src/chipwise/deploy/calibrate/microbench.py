@@ -1,6 +1,6 @@
-"""Small graphs of one kind of node each, timed in the runtime. The cost model's rates are fitted to them.
+"""Times small graphs with nodes of one kind in the runtime; the cost model's rates are fitted to the times.
 
-A case is a chain of nodes with weights of their own, built with the same builder as exported models. Runs as a child
+A case is a chain of nodes with separate weights, built with the same builder as exported models. It runs in a child
 process (``python -m chipwise.deploy.calibrate.microbench``): requests and results are JSON lines.
 """
 
@@ -32,15 +32,15 @@ from chipwise.model.ops.norm import NormOp
 from chipwise.model.ops.op import Op
 from chipwise.model.ops.pool import PoolOp
 
-STORED_BYTES = {"fp32": 4.0, "int8": 1.0, "int4": 0.625}  # of one weight, scales included
+STORED_BYTES = {"fp32": 4.0, "int8": 1.0, "int4": 0.625}  # bytes per weight, scales included
 LARGE_CASE_BYTES = 1e8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Case:
-    """``count`` nodes of one kind. Matrix products alternate between (k, n) and (n, k)."""
+    """``count`` nodes of one kind. Matrix products alternate between shapes (k, n) and (n, k)."""
 
-    kind: str  # matmul, attention, a norm, gather, conv, elementwise, or of IMAGE_KINDS, RANKING_KINDS, SOUND_KINDS
+    kind: str  # matmul, attention, a norm, gather, conv, elementwise, or one of IMAGE_KINDS, RANKING_KINDS, SOUND_KINDS
     count: int
     rows: int = 1
     k: int = 0
@@ -50,11 +50,11 @@ class Case:
     heads: int = 1
     kv_heads: int = 1
     head_size: int = 16
-    batch: int = 1  # of RANKING_KINDS
+    batch: int = 1  # for RANKING_KINDS
 
     @property
     def large(self) -> bool:
-        """Whether its matrices are larger than most caches; building such a graph takes seconds."""
+        """Whether its matrices exceed most caches; building such a graph takes seconds."""
         return self.kind == "matmul" and self.count * self.k * self.n * STORED_BYTES[self.weights] > LARGE_CASE_BYTES
 
     def ops(self) -> list[Op]:
@@ -95,7 +95,7 @@ class Case:
         return made
 
     def _image_op(self) -> Op:
-        """An operator of image classifiers: ``rows`` positions of ``k`` values; convolutions give ``n`` channels."""
+        """Operator of image classifiers: ``rows`` positions with ``k`` values; convolutions output ``n`` channels."""
         if self.kind in ("attention.full", "attention.biased"):
             return AttentionOp(
                 batch=1,
@@ -126,10 +126,10 @@ def cases(*, large: bool = False, images: bool = False, ranking: bool = False, s
     """All cases of one calibration, small sizes first.
 
     Args:
-        large: Also matrices that exceed the caches.
-        images: Also the nodes that only image classifiers have.
-        ranking: Also those that only ranking models have.
-        sounds: Also those that only models of sound have.
+        large: Include matrices that exceed the caches.
+        images: Include nodes that only image classifiers have.
+        ranking: Include nodes that only ranking models have.
+        sounds: Include nodes that only models of sound have.
     """
     further = ranking_cases() if ranking else sound_cases() if sounds else ()
     own = _image_cases() if images else (Case(**fields) for fields in further)
@@ -236,9 +236,9 @@ class Bench:
         self._matrices: dict[tuple[str, int, int], dict[str, AnyArray]] = {}
 
     def time(self, case: Case, *, seconds: float) -> float:
-        """Seconds of one run of the graph at the machine's own speed, over about ``seconds``, at least 7 runs.
+        """Seconds of one run of the graph on an undisturbed machine, from runs over about ``seconds``, at least 7.
 
-        With one thread this is processor time: the duration of a run when nothing else uses its core.
+        With one thread this is processor time, which excludes the time that other processes use the core.
         """
         import onnxruntime as ort
 
@@ -271,7 +271,7 @@ class _Worker:
     seconds: float
 
     def start(self, setup: Message) -> None:
-        """Pins this process and opens the runtime with the given threads."""
+        """Pins this process to cores and opens the runtime with the given threads."""
         sensors.pin(setup["cpus"])
         self.bench, self.seconds = Bench(threads=setup["threads"]), setup["seconds"]
 
@@ -281,7 +281,7 @@ class _Worker:
 
 
 def main() -> None:
-    """Serves standard input."""
+    """Serves jobs from standard input."""
     worker = _Worker()
     serve(worker.run, start=worker.start)
 

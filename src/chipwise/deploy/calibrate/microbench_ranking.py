@@ -1,6 +1,6 @@
-"""Cases of the nodes that only ranking models have.
+"""Calibration cases for nodes that only ranking models have.
 
-A case is a :class:`chipwise.deploy.calibrate.microbench.Case`.
+See :class:`chipwise.deploy.calibrate.microbench.Case`.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class CaseFields(TypedDict, total=False):
 
 
 def ranking_op(case: Case) -> Op:
-    """The operator of a case: ``rows`` candidates after ``past`` items, or ``rows`` of ``k`` values (bags of ``n``)."""
+    """Operator of a case: ``rows`` candidates after ``past`` items, or ``rows`` of ``k`` values (bags of ``n``)."""
     if case.kind in ATTENTION:
         _, kind, place = case.kind.split(".")
         return RequestAttentionOp(
@@ -56,7 +56,7 @@ def ranking_op(case: Case) -> Op:
 
 
 def ranking_cases() -> Iterator[CaseFields]:
-    """Fields of the cases of a calibration."""
+    """Fields of all cases of a calibration."""
     for kind in ATTENTION:
         for batch, past, rows, heads, head_size in (
             (1, 16, 1, 1, 16), (1, 50, 1, 2, 32), (1, 100, 4, 4, 64), (1, 50, 32, 2, 32), (1, 16, 128, 2, 64),

@@ -1,6 +1,6 @@
-"""Small graphs of the nodes that only models of sound have, built by the blocks that build the models.
+"""Calibration cases for nodes that only models of sound have, built with the blocks of exported models.
 
-A case is a :class:`chipwise.deploy.calibrate.microbench.Case`.
+See :class:`chipwise.deploy.calibrate.microbench.Case`.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ if TYPE_CHECKING:
     from chipwise.deploy.calibrate.microbench import Case
 
 SOUND_KINDS = ("conv.centred", "sigmoid")
-POSITIONS = ((50, 32), (100, 64), (100, 128), (200, 48), (200, 96), (400, 64))  # and the width
+POSITIONS = ((50, 32), (100, 64), (100, 128), (200, 48), (200, 96), (400, 64))  # positions and width
 
 
 def sound_op(case: Case) -> Op:
-    """The operator of a case: ``rows`` positions of ``k`` values; filters have ``n`` taps."""
+    """Operator of a case: ``rows`` positions with ``k`` values; convolutions have ``n`` taps."""
     if case.kind == "sigmoid":
         return Elementwise(function="sigmoid", elements=case.rows * case.k)
     return lower_filter(ConvModule(taps=case.n), d_model=case.k, batch=1, positions=case.rows)
 
 
 def sound_cases() -> Iterator[CaseFields]:
-    """Fields of the calibration cases; every calibration holds the other sizes of the same kinds."""
+    """Fields of the cases; every calibration includes other sizes of the same kinds."""
     for number, (rows, width) in enumerate(POSITIONS):
         for taps in (3, 15, 31):
             yield {"kind": "conv.centred", "count": 2, "rows": rows, "k": width, "n": taps}

@@ -1,7 +1,7 @@
-"""Rates of nodes fitted to whole models, for runtimes whose nodes cannot be timed one by one.
+"""Fits rates of nodes to whole models, for runtimes whose nodes cannot be timed one by one.
 
-The cost model's rates (``predict/cost/terms.py``) are fitted to both phases of all measured models at once. Rates
-that whole models cannot tell apart are tied together and fitted as one.
+The cost model's rates (``predict/cost/terms.py``) are fitted to both phases of all measured models at once. Rates that
+whole models cannot separate are tied and fitted as one.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from chipwise.model.ops.workload import Phase, Workload
 from chipwise.model.walk.lower import lower
 from chipwise.predict.cost.terms import terms
 
-KNOTS_BYTES = (1e6, 4e6, 1.6e7, 4.8e7, 1.28e8, 3.2e8)  # working sets between which a streamed byte gets slower
+KNOTS_BYTES = (1e6, 4e6, 1.6e7, 4.8e7, 1.28e8, 3.2e8)  # working sets between which the cost per byte rises
 TIED = (
     ("matmul.*", "node"),
     ("attention.*", "node"),
@@ -56,8 +56,8 @@ TIED = (
     ("matmul.int4.matrix", "out"),
     ("matmul.int4.matrix", "products"),
 )
-"""Kinds of node (patterns) and a feature: one rate for all that match. Features without a match have rate 0: FP32
-products have no ``in``, which is the cost of quantising activations."""
+"""Pairs of a pattern of node kinds and a feature; everything that matches a pair gets one rate. Features without a
+match have rate 0, such as ``in`` (the cost of quantising activations) in FP32 products."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,10 +70,10 @@ class Rates:
 
 
 def best_rates(observed: Sequence[Observed], machine: Machine) -> tuple[dict[str, float], dict[str, float]]:
-    """The best rates of any model: FLOP/s of prefill by weight format, bytes/s of decode by level of memory.
+    """The best rates of any model: FLOP/s in prefill by weight format, bytes/s in decode by memory level.
 
-    A step's level is the smallest that holds the weights and cache that it reads; levels without a model are left out.
-    Small models spend their time on launches, so a faster level gets at least the rate of a slower one.
+    A step's level is the smallest one that holds the weights and cache it reads; levels without a model are left out.
+    Small models are dominated by kernel launches, so a faster level gets at least the rate of the next slower one.
     """
     peaks: dict[str, float] = {}
     roofs: dict[str, float] = {}
@@ -97,7 +97,7 @@ def best_rates(observed: Sequence[Observed], machine: Machine) -> tuple[dict[str
 
 
 def fit_model_rates(observed: Sequence[Observed]) -> Rates:
-    """Non-negative rates that explain the medians of both phases of all models, in relative error."""
+    """Non-negative rates that fit the medians of both phases of all models, in relative error."""
     rows = [amounts(item.design, item.workload, phase) for item in observed for phase in Phase]
     seconds = [item.seconds(phase, 0.5) for item in observed for phase in Phase]
     names = sorted({name for row in rows for name in row})
@@ -123,7 +123,7 @@ def fit_model_rates(observed: Sequence[Observed]) -> Rates:
 
 
 def amounts(design: Design, workload: Workload, phase: Phase) -> dict[str, float]:
-    """Amounts of every tied feature, of streamed bytes, calls and logits in one pass."""
+    """Amount of each tied feature, of streamed bytes, calls and logits in one pass."""
     found: dict[str, float] = {f"call {phase.value}": 1.0, "logits": workload.batch * design.arch.vocab_size}
     streamed: dict[str, float] = {}
     working_set = 0.0
@@ -143,12 +143,12 @@ def amounts(design: Design, workload: Workload, phase: Phase) -> dict[str, float
 
 
 def _tie(kind: str, feature: str) -> str:
-    """The name under which a feature of a kind of node is fitted; empty if it is left out."""
+    """Name under which a feature of a node kind is fitted; empty if it is left out."""
     return next((f"{k} {f}" for k, f in TIED if f == feature and fnmatchcase(kind, k)), "")
 
 
 def _streams(kind: str) -> list[str]:
-    """Names of a streamed byte's rates: by working set in decode; one rate in prefill, where rows share the weights."""
+    """Names of the rates per streamed byte: by working set in decode; a single one in prefill, which reuses weights."""
     return [f"{kind} byte {i}" for i in range(len(KNOTS_BYTES) if kind.endswith("vector") else 1)]
 
 

@@ -1,4 +1,4 @@
-"""Rates of single nodes, fitted to small graphs of one kind of node each, timed in ONNX Runtime (``microbench.py``)."""
+"""Fits rates of single nodes to small graphs of one node kind each, timed in ONNX Runtime (``microbench.py``)."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ from chipwise.predict.cost.terms import terms
 
 Progress = Callable[[str, float], None]
 KNOTS_BYTES = (2.5e5, 1e6, 2e6, 4e6, 8e6, 1.6e7, 2.3e7, 3.2e7, 6.4e7, 1.28e8, 2.56e8, 5.12e8)
-ROUNDS = 3  # of all small graphs, in different orders: one slow moment of the machine affects one round only
-FAR_VALUES = 2e6  # that leave a core's caches in the largest case of a kind, from which on their rate is fitted
+ROUNDS = 3  # over all small graphs, in different orders, so that a slow moment of the machine affects one round only
+FAR_VALUES = 2e6  # beyond a core's caches; kinds without a case of this size get no rate for values there
 CASE_S = 0.01
-CASE_SILENCE_S = 120.0  # a case that takes longer hangs
+CASE_SILENCE_S = 120.0  # a case that takes longer counts as hung
 
 
 def time_cases(
     chosen: Sequence[Case], *, threads: int, on_progress: Progress, partial: Partial | None = None
 ) -> list[tuple[Case, float]]:
-    """Seconds of one run of each case: the least of the rounds. Large cases are timed in one round.
+    """Seconds of one run of each case, the least over the rounds. Large cases are timed in one round only.
 
-    What ``partial`` holds is not timed again; what is timed is kept in it.
+    Results in ``partial`` are reused, and new ones are stored there.
     """
     kept = partial or Partial(None, runtime="", threads=threads)
     best = [math.inf] * len(chosen)
@@ -74,7 +74,7 @@ def time_cases(
 def fit_terms(
     timed: Sequence[tuple[Case, float]],
 ) -> tuple[dict[str, dict[str, float]], dict[str, Curve]]:
-    """Rates of every kind of node, and the curves of streamed bytes, from timed cases."""
+    """Fits rates of every node kind, and curves of the cost per streamed byte, to timed cases."""
     call_s = _call_seconds(timed)
     groups: dict[str, list[tuple[dict[str, float], float, float]]] = {}
     for case, seconds in timed:
@@ -89,7 +89,7 @@ def fit_terms(
     curves: dict[str, Curve] = {}
     for model, rows in groups.items():
         names = sorted({name for amounts, _, _ in rows for name in amounts})
-        if all(amounts.get("far", 0.0) < FAR_VALUES for amounts, _, _ in rows):  # no case shows what they cost
+        if all(amounts.get("far", 0.0) < FAR_VALUES for amounts, _, _ in rows):  # no case shows the cost
             names = [name for name in names if name != "far"]
         features = np.array([[amounts.get(name, 0.0) for name in names] for amounts, _, _ in rows])
         seconds_of = np.array([seconds for _, _, seconds in rows])
@@ -106,7 +106,7 @@ def fit_terms(
 
 
 def _call_seconds(timed: Sequence[tuple[Case, float]]) -> float:
-    """Cost of running a graph before its first node, from two lengths of the same chain of tiny nodes."""
+    """Cost of a call to the runtime, extrapolated from two lengths of the same chain of tiny nodes."""
     chains = {case.count: seconds for case, seconds in timed if case.kind == "relu" and case.k == 16}
     (short, short_s), (long, long_s) = sorted(chains.items())
     node_s = max(0.0, (long_s - short_s) / (long - short))
@@ -114,7 +114,7 @@ def _call_seconds(timed: Sequence[tuple[Case, float]]) -> float:
 
 
 def bandwidths(curves: Mapping[str, Curve]) -> dict[str, float]:
-    """Bandwidth of caches and memory for streamed FP32 weights, bytes/s; only levels with a visible cost."""
+    """Bandwidth of caches and memory for streamed FP32 weights, bytes/s; only levels whose cost is visible."""
     curve = curves["matmul.fp32.vector"]
     places = {"private caches": KNOTS_BYTES[0], "shared cache": KNOTS_BYTES[4], "DRAM": KNOTS_BYTES[-1]}
     costs = {name: float(s_per_byte(curve, working_set)) for name, working_set in places.items()}

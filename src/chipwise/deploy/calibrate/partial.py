@@ -1,7 +1,7 @@
-"""Stores the results of an unfinished calibration, so that a stopped one continues.
+"""Stores results of an unfinished calibration, so that it can be continued.
 
-A file of JSON lines: first what the measurements are of, then each measurement under its name. It is ignored where the
-machine, its runtime or a version is another, or where it is older than a day; a torn last line is left out.
+The file has JSON lines: first the identity of the calibration, then each measurement with its name. A file from another
+machine, runtime or version, or older than a day, is ignored; so is an incomplete last line.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ from chipwise.hardware.detect import detect
 
 T = TypeVar("T")
 SCHEMA = "chipwise.calibrating/1"
-OLDEST_S = 86_400.0  # a day, in which a machine may have changed
+OLDEST_S = 86_400.0  # a machine may change within a day
 TIMING_PACKAGES = ("chipwise", "numpy", "onnx", "onnxruntime", "openvino", "xllamacpp", "llama-cpp-python", "torch")
 
 
 class Partial:
-    """Measurements of a calibration, kept until it is finished.
+    """Measurements of a calibration, stored until it is finished.
 
     Args:
-        path: The file; None keeps nothing.
+        path: The file; None stores nothing.
         runtime: The runtime that is calibrated.
-        threads: Its threads.
-        clock: Seconds since 1970.
+        threads: Threads of the runtime.
+        clock: Returns seconds since 1970.
     """
 
     def __init__(
@@ -41,7 +41,7 @@ class Partial:
         machine = {"machine": plain(detect()), "runtime": runtime, "threads": threads, "versions": _versions()}
         self._now_s, self._of = clock(), digest(machine)
         self._head: dict[str, object] = {"schema": SCHEMA, "of": self._of, "began_s": self._now_s}
-        self._torn = False  # whether the last line was cut off in writing
+        self._torn = False  # whether the last line is incomplete
         self._held = {} if path is None else self._read(path)
 
     def _read(self, path: Path) -> dict[str, object]:
@@ -71,7 +71,7 @@ class Partial:
             return None
 
     def put(self, name: str, value: object) -> None:
-        """Keeps a measurement.
+        """Stores a measurement.
 
         Raises:
             StorageError: The disk is full.
@@ -87,7 +87,7 @@ class Partial:
         self._held[name], self._torn = value, False
 
     def remove(self) -> None:
-        """Removes the file, once the calibration is finished."""
+        """Removes the file after the calibration is finished."""
         if self._path is not None:
             self._path.unlink(missing_ok=True)
 

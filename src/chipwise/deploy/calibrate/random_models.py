@@ -1,4 +1,4 @@
-"""Models for calibration: random small ones, a few large ones, and plainer variants for runtimes with limits."""
+"""Models for calibration: random small ones, a few large ones, and simpler variants for limited runtimes."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ from chipwise.model.kinds.sound.form import frame_conv
 from chipwise.model.kinds.sound.stem import Ctc, SoundStem
 
 WEIGHTS = ("fp32", "int8", "int4")
-ACTIVATIONS: tuple[Activation, ...] = ("relu", "gelu", "gelu_tanh", "silu")  # every runtime has a node for these
-CONVS = ((0, 0), (0, 0), (4, 0), (4, 4))  # taps before attention and before feed-forward
+ACTIVATIONS: tuple[Activation, ...] = ("relu", "gelu", "gelu_tanh", "silu")  # supported by every runtime
+CONVS = ((0, 0), (0, 0), (4, 0), (4, 4))  # convolution taps before attention and before the feed-forward
 
 
 def random_designs(count: int, *, seed: int, max_tokens: int = 256) -> list[Design]:
-    """``count`` different designs of 1 to 8 layers, 64 to 512 wide, with each weight format in turn."""
+    """``count`` different designs with 1 to 8 layers, widths of 64 to 512, cycling through the weight formats."""
     generator = random.Random(seed)
     return [_design(generator, i, max_tokens) for i in range(count)]
 
@@ -60,7 +60,7 @@ def _layer(generator: random.Random, attention_conv: int, ffn_conv: int) -> Laye
 
 
 def random_classifiers(count: int, *, seed: int) -> list[Design]:
-    """``count`` different image classifiers of 1 to 6 layers, 32 to 192 wide, with each weight format in turn."""
+    """``count`` different image classifiers with 1 to 6 layers, widths of 32 to 192, cycling through the formats."""
     generator = random.Random(seed)
     return [_classifier(generator, i) for i in range(count)]
 
@@ -106,9 +106,9 @@ def _classifier(generator: random.Random, number: int) -> Design:
 
 
 def random_rankers(count: int, *, seed: int) -> list[Design]:
-    """``count`` different ranking models of 1 to 4 layers, 32 to 128 wide, in FP32 and int8 in turns.
+    """``count`` different ranking models with 1 to 4 layers, widths of 32 to 128, alternating FP32 and int8.
 
-    A third of them rank one candidate, the others 4 to 512.
+    A third of them rank one candidate per request, the others 4 to 512.
     """
     generator = random.Random(seed)
     return [_ranker(generator, i) for i in range(count)]
@@ -150,7 +150,7 @@ def _ranker(generator: random.Random, number: int) -> Design:
 
 
 def random_transcribers(count: int, *, seed: int) -> list[Design]:
-    """``count`` different models of sound of 1 to 6 layers, 32 to 160 wide, with each weight format in turn."""
+    """``count`` different models of sound with 1 to 6 layers, widths of 32 to 160, cycling through the formats."""
     generator = random.Random(seed)
     return [_transcriber(generator, i) for i in range(count)]
 
@@ -187,7 +187,7 @@ def _transcriber(generator: random.Random, number: int) -> Design:
 
 
 def large_designs() -> list[Design]:
-    """Models of 130 to 420 MB, whose weights do not fit in caches: like GPT-2 and like Llama, in each format."""
+    """Models of 130 to 420 MB, which exceed the caches: one like GPT-2 and one like Llama, in each format."""
     gpt = uniform(
         name="gpt-large",
         vocab_size=16384,
@@ -219,7 +219,7 @@ def large_designs() -> list[Design]:
 
 
 def variants(design: Design) -> Iterator[Design]:
-    """``design``, then plainer designs: without convolutions, Llama-like, and the same in FP32."""
+    """``design``, then simpler designs: without convolutions, Llama-like, and Llama-like in FP32."""
     arch = design.arch
     bare = tuple(replace(layer, attention_conv=0, ffn_conv=0) for layer in arch.layers)
     sizes = [layer.attention.head_size for layer in arch.layers if layer.attention is not None]

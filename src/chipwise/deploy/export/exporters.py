@@ -1,4 +1,4 @@
-"""Exporters: which file each runtime runs and which function writes it; and the reference model of each runtime."""
+"""Table of exporters: the file format of each runtime, the function that writes it, and a reference model."""
 
 from __future__ import annotations
 
@@ -35,12 +35,12 @@ EXPORTERS = Table(
     },
     hidden={"fake": "chipwise.deploy.runtimes.fake:export"},
 )
-"""``export(design, weights, path) -> Path`` by runtime: writes what that runtime's ``open`` reads."""
-PACKING = ("onnxruntime", "openvino", "llama.cpp")  # runtimes whose exporter packs matrices with ``packing=``
+"""``export(design, weights, path) -> Path`` by runtime; writes the file that the runtime's ``open`` reads."""
+PACKING = ("onnxruntime", "openvino", "llama.cpp")  # runtimes whose exporter accepts ``packing=``
 SUFFIXES = {"onnxruntime": ".onnx", "openvino": ".onnx", "llama.cpp": ".gguf", "fake": ".json"}
 REFERENCE = Design(arch=uniform(vocab_size=1024, d_model=128, depth=3, heads=4, ffn_width=256, max_tokens=32))
-"""2.5 MB of FP32 weights: more than private caches hold, so that it slows down as candidates do."""
-MOST_LAYERS = 512  # of a model that is built to be measured: beyond this, loading its nodes takes a minute or more
+"""The reference model: 2.5 MB of FP32 weights, more than private caches hold, to slow down as candidates do."""
+MOST_LAYERS = 512  # in a model built for measuring; with more, loading its nodes takes a minute or longer
 
 
 def export_for(
@@ -87,10 +87,10 @@ def export_openvino(
     external_data: bool = False,
     packing: Packing = NEAREST,
 ) -> Path:
-    """Writes the ONNX file that ONNX Runtime also uses.
+    """Writes the same ONNX file as for ONNX Runtime.
 
     Raises:
-        Unsupported: OpenVINO has no rule for one of its operators.
+        Unsupported: OpenVINO does not support one of the design's operators.
     """
     if any(layer.convs for layer in design.arch.layers):
         raise Unsupported(
@@ -104,12 +104,12 @@ def export_openvino(
 def check_memory(design: Design, workload: Workload | None = None) -> None:
     """Checks that this machine can build, export and serve ``design`` with random weights.
 
-    Counted are FP32 weights while they are built, two copies in their own format (file and process), the cache and
-    the activations: the least that is needed.
+    The estimate is a lower bound: FP32 weights during construction, two copies in their own format (file and process),
+    the cache and the activations.
 
     Raises:
-        Unsupported: It has more layers than a runtime loads in reasonable time.
-        DoesNotFit: It needs more memory than is free.
+        Unsupported: The design has more layers than a runtime loads in reasonable time.
+        DoesNotFit: The design needs more memory than is free.
     """
     if (layers := len(design.arch.layers)) > MOST_LAYERS:
         raise Unsupported(
@@ -128,7 +128,7 @@ def check_memory(design: Design, workload: Workload | None = None) -> None:
 
 
 def suffix_of(runtime: str) -> str:
-    """Suffix of the files that ``runtime`` reads (not .safetensors: Hugging Face folders hold such a file too)."""
+    """Suffix of the files that ``runtime`` reads; never .safetensors, which Hugging Face folders contain too."""
     return SUFFIXES.get(runtime, ".torch.safetensors")
 
 
@@ -149,7 +149,7 @@ def check_exporter(runtime: str) -> None:
 
 @lru_cache(maxsize=8)
 def reference_model(runtime: str) -> Path | None:
-    """The reference model's file for ``runtime``, written once into the user's data folder; None if unsupported."""
+    """Path of the reference model for ``runtime``, written once to the user's data folder; None if unsupported."""
     folder = data_folder() / "reference" / runtime
     path = folder / f"{REFERENCE.digest}{suffix_of(runtime)}"
     if path.exists():

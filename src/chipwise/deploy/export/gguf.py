@@ -1,8 +1,8 @@
-"""Writes a design with its weights as one GGUF file for llama.cpp and programs based on it.
+"""Writes a design and its weights as a GGUF file, for llama.cpp and programs based on it.
 
-GGUF names architectures, not graphs: a design is written as ``llama`` where its layers agree and as ``deci`` where
-they differ in heads, in width, or by lacking attention. What neither computes is refused. Layers that share weights
-are written out, once each: the format has no tensor with two names.
+GGUF stores the name of an architecture, not a graph: a design is written as ``llama`` if its layers are equal, and as
+``deci`` if they differ in heads or width or lack attention. Other designs are refused. Shared weights are written once
+per layer, because a tensor in GGUF has one name.
 
 References:
     The format: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md. What each architecture computes:
@@ -38,10 +38,10 @@ if TYPE_CHECKING:
     from gguf import GGMLQuantizationType, GGUFWriter
 
 SCHEMA = "chipwise.gguf/1"
-METADATA = "chipwise"  # the key under which the file describes itself
+METADATA = "chipwise"  # metadata key of chipwise's description of the design
 TYPES = {"fp32": "F32", "fp16": "F16", "bf16": "BF16", "int8": "Q8_0", "int4": "Q4_0"}
-PACKED = {"int8": "q8_0", "int4": "int4"}  # formats of whole numbers, by what a quantiser calls them
-BLOCK = 32  # values along a row that share one scale in Q8_0 and Q4_0
+PACKED = {"int8": "q8_0", "int4": "int4"}  # integer formats, by their names in quantisers
+BLOCK = 32  # values of a row that share one scale in Q8_0 and Q4_0
 PROJECTIONS = {
     "attention.q": "attn_q",
     "attention.k": "attn_k",
@@ -56,20 +56,19 @@ NORMS = {"attention_norm": "attn_norm", "ffn_norm": "ffn_norm"}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Block:
-    """One GGUF layer: an attention that may be absent, and a feed-forward; each with its weights' layer."""
+    """One GGUF layer: an optional attention and a feed-forward, each with the layer that owns its weights."""
 
     attention: tuple[Attention, int] | None
     ffn: tuple[FeedForward, int]
 
 
 def layout(arch: ArchSpec) -> tuple[Block, ...]:
-    """The GGUF layers equivalent to ``arch``, in order.
+    """The GGUF layers that are equivalent to ``arch``, in order.
 
-    Blocks are regrouped: an attention and the feed-forward that follows it are one layer, whichever layers of
-    ``arch`` they come from.
+    An attention and the feed-forward after it form one GGUF layer, even if they are in different layers of ``arch``.
 
     Raises:
-        Unsupported: Something that neither ``llama`` nor ``deci`` computes; the message names it.
+        Unsupported: The design has a feature that neither ``llama`` nor ``deci`` supports; the message names it.
     """
     DECODER.require(arch, work="written as GGUF")
     _refuse(arch)
@@ -120,7 +119,7 @@ def _refuse(arch: ArchSpec) -> None:
 
 
 def uniform(blocks: tuple[Block, ...]) -> bool:
-    """Whether all layers agree, so that plain ``llama`` holds them."""
+    """Whether all layers are equal, so that plain ``llama`` suffices."""
     shapes = {
         None if block.attention is None else (block.attention[0].heads, block.attention[0].kv_heads, block.ffn[0].width)
         for block in blocks
@@ -139,13 +138,13 @@ def export(
     """Writes ``design`` with ``weights`` (named as the torch module's state dict) to ``path``, atomically.
 
     Projections and the head are stored in the design's formats (int8 as Q8_0, int4 as Q4_0), the token table in that of
-    the head, norms and biases in FP32. A tied head is the token table itself. Without a ``tokenizer`` (a
-    ``tokenizer.json``, or another file's) the file takes token numbers alone.
+    the head, norms and biases in FP32. A tied head has no tensor of its own. Without a ``tokenizer`` (a
+    ``tokenizer.json``, or one read from another file) the file accepts token ids only.
 
     Raises:
         MissingExtra: The ``gguf`` package is not installed.
         SpecError: A weight is missing or has the wrong shape.
-        Unsupported: The design or the tokenizer is something that GGUF cannot hold; the message names it.
+        Unsupported: GGUF cannot represent the design or the tokenizer; the message says why.
         StorageError: The disk refused.
     """
     try:
@@ -186,7 +185,7 @@ def export_if_possible(
     tokenizer: Path | None = None,
     packing: Packing = NEAREST,
 ) -> Path | None:
-    """:func:`export`, or None (and no file) where ``gguf`` is not installed or GGUF cannot hold the design."""
+    """:func:`export`, or None (and no file) if ``gguf`` is not installed or GGUF cannot represent the design."""
     path.unlink(missing_ok=True)
     try:
         return export(design, weights, path, tokenizer=tokenizer, packing=packing)
@@ -229,13 +228,13 @@ class GgufTensor(NamedTuple):
     """A tensor of the file."""
 
     name: str
-    source: str  # the weight by its own name
+    source: str  # name of the weight in chipwise
     values: Float32Array
-    stored: str  # its weight format
+    stored: str  # weight format
 
 
 def tensors(design: Design, weights: Mapping[str, AnyArray], blocks: tuple[Block, ...]) -> Iterator[GgufTensor]:
-    """Each tensor of the file, in order.
+    """The tensors of the file, in order.
 
     Raises:
         SpecError: A weight is missing or has the wrong shape.
@@ -253,14 +252,14 @@ def tensors(design: Design, weights: Mapping[str, AnyArray], blocks: tuple[Block
     head = design.formats.head
     yield GgufTensor(
         "token_embd.weight", "embedding.weight", weight("embedding.weight"), head
-    )  # also the head of a model that ties them
+    )  # also written as the head of a model that ties them
     if not arch.tie_embeddings:
         yield GgufTensor("output.weight", "head.weight", weight("head.weight"), head)
     yield GgufTensor("output_norm.weight", "norm.weight", weight("norm.weight"), "fp32")
     for number, block in enumerate(blocks):
         for name, source, heads in block_tensors(block):
             if source not in shapes:
-                continue  # a bias that this architecture does not have
+                continue  # a bias that this architecture lacks
             value = weight(source)
             if heads:
                 value = interleaved(value, heads)
@@ -268,7 +267,7 @@ def tensors(design: Design, weights: Mapping[str, AnyArray], blocks: tuple[Block
 
 
 def block_tensors(block: Block) -> Iterator[tuple[str, str, int]]:
-    """GGUF name, own name, and rotated heads (0 for none) of every tensor that one layer may have."""
+    """GGUF name, chipwise name, and number of rotated heads (0 for none) of every tensor a layer may have."""
     parts: list[tuple[str, int]] = [("ffn", block.ffn[1])]
     if block.attention is not None:
         parts.insert(0, ("attention", block.attention[1]))
@@ -285,9 +284,9 @@ def block_tensors(block: Block) -> Iterator[tuple[str, str, int]]:
 
 
 def interleaved(rows: Float32Array, heads: int) -> Float32Array:
-    """Rows of a query or key projection with each head's halves interleaved, as llama.cpp rotates them.
+    """Query or key projection whose rows are interleaved within each head, as llama.cpp's rotation expects.
 
-    Row ``i`` of a head's first half becomes its row ``2 i``, of its second half ``2 i + 1``.
+    Row ``i`` of a head's first half becomes its row ``2 i``; row ``i`` of its second half becomes ``2 i + 1``.
     """
     split = rows.reshape(heads, 2, -1, *rows.shape[1:])
     return np.ascontiguousarray(split.swapaxes(1, 2)).reshape(rows.shape)
@@ -316,10 +315,10 @@ def _add_tensor(writer: GGUFWriter, tensor: GgufTensor, packing: Packing) -> Non
 
 
 def file_blocks(packed: Packed) -> npt.NDArray[np.uint8]:
-    """The bytes (n, …) of Q8_0's or Q4_0's blocks: a scale in FP16, then 32 values.
+    """Bytes (n, …) of the blocks of Q8_0 or Q4_0: a scale in FP16, then 32 values.
 
-    Q4_0 keeps them plus 8, the first 16 in the low nibbles; they are rounded as everywhere in chipwise, with the scale
-    of the least squared error, so a file loses what the search saw lost.
+    Q4_0 stores values plus 8, the first 16 in the low nibbles. Rounding is the same as everywhere in chipwise, with the
+    scale of the least squared error, so the file has the quality that the search measured.
     """
     stored = packed.values.view(np.uint8)
     if packed.form == "int4":
@@ -330,10 +329,10 @@ def file_blocks(packed: Packed) -> npt.NDArray[np.uint8]:
 
 
 def ggml_type(weights: str) -> GGMLQuantizationType:
-    """GGUF's type of a weight format.
+    """GGML type of a weight format.
 
     Raises:
-        Unsupported: It has no such format.
+        Unsupported: GGUF has no such format.
     """
     from gguf import GGMLQuantizationType
 

@@ -1,6 +1,7 @@
-"""GGUF files read back: the design, and the weights as the torch module's state dict.
+"""Reads GGUF files: the design, and the weights as the torch module's state dict.
 
-Files that ``deploy/export/gguf.py`` wrote describe themselves; of others, ``llama`` and ``deci`` are understood.
+Files written by ``deploy/export/gguf.py`` contain their design; of other files, the architectures ``llama`` and
+``deci`` are supported.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ _FORMATS = {kind: name for name, kind in TYPES.items()}
 
 @dataclass(frozen=True, slots=True)
 class GgufFile:
-    """An open file: its metadata and its tensors, read on use."""
+    """An open file: its metadata, and its tensors, which are read on access."""
 
     path: Path
     fields: dict[str, Any]
@@ -39,7 +40,7 @@ class GgufFile:
 
     @classmethod
     def open(cls, path: str | Path) -> GgufFile:
-        """Reads the head of ``path``.
+        """Reads the header of ``path``.
 
         Raises:
             MissingExtra: The ``gguf`` package is not installed.
@@ -59,10 +60,10 @@ class GgufFile:
         return cls(Path(path), fields, {tensor.name: tensor for tensor in reader.tensors})
 
     def field(self, name: str, default: Any = None) -> Any:
-        """A field of the architecture, such as ``block_count``.
+        """A metadata field of the architecture, such as ``block_count``.
 
         Raises:
-            SpecError: It is not there and has no default.
+            SpecError: The field is missing and has no default.
         """
         key = f"{self.fields['general.architecture']}.{name}"
         if key not in self.fields and default is None:
@@ -74,7 +75,7 @@ class GgufFile:
 
         Raises:
             SpecError: There is no such tensor.
-            Unsupported: Its type is not read.
+            Unsupported: The tensor's type is not supported.
         """
         from gguf.quants import dequantize
 
@@ -90,18 +91,18 @@ class GgufFile:
 
 
 def read_design(path: str | Path) -> Design:
-    """The design that the GGUF file ``path`` holds.
+    """The design in the GGUF file ``path``.
 
     Raises:
         MissingExtra: The ``gguf`` package is not installed.
-        SpecError: It is not a GGUF file, or a broken one.
-        Unsupported: An architecture, or a layer's mixture of weight formats, that is not known here.
+        SpecError: The file is not GGUF, or is broken.
+        Unsupported: The architecture, or a layer's mixture of weight formats, is not supported.
     """
     return _design(GgufFile.open(path))
 
 
 def read(path: str | Path) -> tuple[Design, dict[str, Float32Array]]:
-    """The design and its weights in FP32, named as the torch module's state dict. Raises as :func:`read_design`."""
+    """The design and its weights in FP32, named as the torch module's state dict. Raises like :func:`read_design`."""
     file = GgufFile.open(path)
     design = _design(file)
     return design, _values(file, design.arch)
@@ -112,8 +113,8 @@ def read_weights(path: str | Path) -> tuple[ArchSpec, dict[str, Float32Array]]:
 
     Raises:
         MissingExtra: The ``gguf`` package is not installed.
-        SpecError: It is not a GGUF file, or a broken one.
-        Unsupported: An architecture, a scaling of positions or a type of tensor that is not computed here.
+        SpecError: The file is not GGUF, or is broken.
+        Unsupported: The architecture, the scaling of positions or a tensor's type is not supported.
     """
     file = GgufFile.open(path)
     if METADATA in file.fields:
@@ -198,15 +199,15 @@ def _arch(file: GgufFile) -> ArchSpec:
 
 
 def _each(value: Any, count: int) -> list[int]:
-    """One number per layer, of a field that may hold one for all."""
+    """One number per layer, from a field with one number for all layers or one for each."""
     return [int(item) for item in value] if isinstance(value, Sequence) else [int(value)] * count
 
 
 def _weights(file: GgufFile) -> str:
-    """The format of all projections, or the name of a mixture where layers or the head differ.
+    """Weight format of all projections, or the name of a mixture if layers or the head differ.
 
     Raises:
-        Unsupported: They differ within a layer, or are stored in a format that is not priced.
+        Unsupported: Formats differ within a layer, or a format has no known cost.
     """
     layers = []
     for i in range(int(file.field("block_count"))):
@@ -219,7 +220,7 @@ def _weights(file: GgufFile) -> str:
 
 
 def _format(file: GgufFile, names: list[str], place: str) -> str:
-    """The one format of the tensors ``names``."""
+    """The common weight format of the tensors ``names``."""
     found = {file.tensors[name].tensor_type.name for name in names}
     if len(found) != 1 or not found <= set(_FORMATS):
         raise Unsupported(

@@ -1,11 +1,11 @@
-"""Tokenizers in GGUF files: byte-level BPE as llama.cpp's ``gpt2``, SentencePiece's BPE as its ``llama``.
+"""Tokenizers in GGUF files: byte-level BPE as llama.cpp's ``gpt2``, SentencePiece BPE as its ``llama``.
 
-llama.cpp does not read how a text is split into words: it knows a split by name, so a tokenizer whose split it has no
-name for is refused. Token numbers stay as they are.
+A GGUF file does not describe how a text is split into words; it names one of llama.cpp's built-in splits. A tokenizer
+whose split has no such name is refused. Token ids are unchanged.
 
 References:
-    Keys: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md, section on tokenizers. Names of splits and what
-    each does: llama.cpp's ``src/llama-vocab.cpp``.
+    Keys: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md, section on tokenizers. Names and definitions of
+    splits: llama.cpp's ``src/llama-vocab.cpp``.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from chipwise.errors import SpecError, Unsupported
 if TYPE_CHECKING:
     from gguf import GGUFWriter
 
-NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = range(1, 7)  # GGUF's numbers of kinds of tokens
+NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = range(1, 7)  # GGUF's codes of token types
 LLAMA_3 = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}"
     r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
@@ -35,15 +35,15 @@ SPLITS = {
     "dbrx": ({"type": "Split", "pattern": {"Regex": LLAMA_3}}, {"type": "ByteLevel", "use_regex": False}),
     "qwen2": ({"type": "Split", "pattern": {"Regex": QWEN_2}}, {"type": "ByteLevel", "use_regex": False}),
 }
-"""Steps of a tokenizer.json's ``pre_tokenizer``, by llama.cpp's name of the split that they make."""
-WHOLE_WORDS = ("llama-bpe",)  # splits with which llama.cpp takes a word that is a token as it is, without merging
+"""Steps of ``pre_tokenizer`` in a tokenizer.json, by llama.cpp's name of the equivalent split."""
+WHOLE_WORDS = ("llama-bpe",)  # splits for which llama.cpp keeps a word that is a token, without merging
 ROLE_KEYS = {
     "bos": "bos_token_id",
     "eos": "eos_token_id",
     "unk": "unknown_token_id",
     "pad": "padding_token_id",
 }
-SPACE = "▁"  # what SentencePiece writes for a space
+SPACE = "▁"  # SentencePiece's replacement of a space
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,11 +64,11 @@ class GgufTokenizer:
 
     @classmethod
     def of_fields(cls, fields: Mapping[str, Any], *, file: str) -> GgufTokenizer | None:
-        """The tokenizer of a file with these fields; None if it has none.
+        """Reads the tokenizer from a file's fields; None if it has none.
 
         Raises:
             SpecError: A field is damaged.
-            Unsupported: It is of another model than gpt2 and llama.
+            Unsupported: Its model is neither gpt2 nor llama.
         """
         own = {name.removeprefix("tokenizer.ggml."): value for name, value in fields.items()}
         model = own.get("model", "none")
@@ -85,7 +85,7 @@ class GgufTokenizer:
         for key in ROLE_KEYS.values():
             number = own.get(key, 0)
             if not isinstance(number, int) or not 0 <= number < len(tokens):
-                raise SpecError(f"is none of {len(tokens)} tokens", file=file, field=f"tokenizer.ggml.{key}")
+                raise SpecError(f"is not one of the {len(tokens)} tokens", file=file, field=f"tokenizer.ggml.{key}")
         return cls(
             model=model,
             pre=own.get("pre", "default"),
@@ -101,7 +101,7 @@ class GgufTokenizer:
         )
 
     def write(self, writer: GGUFWriter) -> None:
-        """Adds the fields to a file."""
+        """Adds the tokenizer's fields to a file."""
         writer.add_tokenizer_model(self.model)
         writer.add_tokenizer_pre(self.pre)
         writer.add_token_list(self.tokens)
@@ -126,11 +126,11 @@ class GgufTokenizer:
 
 
 def gguf_tokenizer(path: Path, *, vocab_size: int, max_tokens: int) -> GgufTokenizer:
-    """The tokenizer at ``path``, a ``tokenizer.json``, as GGUF keeps it.
+    """Converts the tokenizer at ``path``, a ``tokenizer.json``, to its GGUF form.
 
     Raises:
         SpecError: The file is damaged, or has more tokens than the model.
-        Unsupported: GGUF cannot express it; the message says what.
+        Unsupported: GGUF cannot represent it; the message says why.
     """
     data = read_mapping(path)
     model = data.get("model")
@@ -162,7 +162,7 @@ def gguf_tokenizer(path: Path, *, vocab_size: int, max_tokens: int) -> GgufToken
 
 
 def _merges(path: Path, held: Any) -> list[tuple[str, ...]]:
-    """Pairs of tokens, which a file has as texts with a space between or as lists."""
+    """Pairs of tokens, which a tokenizer.json stores as lists, or as texts with a space between."""
     found = []
     for place, pair in enumerate(held if isinstance(held, list) else [None]):
         parts = pair.split(" ") if isinstance(pair, str) else pair
@@ -187,7 +187,7 @@ def _steps(part: Any, inside: str) -> list[dict[str, Any]]:
 
 
 def _split_name(path: Path, data: Mapping[str, Any]) -> str:
-    """llama.cpp's name of how byte-level BPE splits a text into words."""
+    """llama.cpp's name of the split that the tokenizer uses."""
     steps = _steps(data.get("pre_tokenizer"), "pretokenizers")
     for step in steps:
         if step.get("add_prefix_space"):
@@ -216,10 +216,10 @@ def _sentencepiece(
     merges: Sequence[tuple[str, ...]],
     settings: Mapping[str, Any],
 ) -> GgufTokenizer:
-    """A tokenizer made from SentencePiece's: llama.cpp joins the pair whose token has the highest score.
+    """Converts a SentencePiece tokenizer: llama.cpp merges the pair whose result has the highest score.
 
-    The score of a token is minus the rank of the first merge that makes it. That gives the same tokens only where every
-    pair that makes a token is a merge, as it is in tokenizers that were converted from SentencePiece.
+    A token's score is minus the rank of the first merge that creates it. This gives the same tokens only if every pair
+    of tokens that concatenates to a token is a merge, as in tokenizers converted from SentencePiece.
     """
     spaces = _steps(data.get("normalizer"), "normalizers") + _steps(data.get("pre_tokenizer"), "pretokenizers")
     prefix = any(
@@ -239,7 +239,7 @@ def _sentencepiece(
         for i in range(1, len(word)):
             if word[:i] in known and word[i:] in known and (word[:i], word[i:]) not in pairs:
                 raise Unsupported(
-                    f"{path}: {word[:i]!r} and {word[i:]!r} make a token and are no merge; llama.cpp would join them"
+                    f"{path}: {word[:i]!r} and {word[i:]!r} form a token but are not a merge; llama.cpp would join them"
                 )
     kinds = [BYTE if _is_byte(token) else kind for token, kind in zip(tokens, kinds, strict=True)]
     unknown = data["model"].get("unk_token")
@@ -267,7 +267,8 @@ def hugging_face_files(tokenizer: GgufTokenizer, *, max_tokens: int) -> dict[str
     """The tokenizer of a GGUF file as the files of a Hugging Face folder, by name.
 
     Raises:
-        Unsupported: It is SentencePiece's, whose merges a GGUF file does not hold, or splits words in another way.
+        Unsupported: The tokenizer is SentencePiece's, whose merges a GGUF file does not store, or its split is not
+            supported.
     """
     if tokenizer.model != "gpt2" or tokenizer.pre not in SPLITS:
         kind = f"a {tokenizer.model} tokenizer with the split {tokenizer.pre!r}"

@@ -1,8 +1,8 @@
-"""Hugging Face folders: a design and its weights as ``AutoModelForCausalLM`` (``AutoModel``) reads them, and back.
+"""Hugging Face folders: writes and reads a design and its weights in the form of transformers' auto classes.
 
-A model that transformers computes with its own code is saved as such (Llama, mostly; BERT; ViT). Any other one brings
-``modeling_chipwise.py`` along (or that of encoders, image classifiers or denoisers), found by ``auto_map`` and loaded
-with ``trust_remote_code=True``, and ``chipwise_blocks.py``, which that file imports.
+A model that transformers supports is saved for its own code (mostly Llama, also BERT and ViT). For any other model the
+folder includes ``modeling_chipwise.py`` (or the modelling file of its kind), which ``auto_map`` names and
+``trust_remote_code=True`` loads, and ``chipwise_blocks.py``, which that file imports.
 """
 
 from __future__ import annotations
@@ -38,12 +38,12 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 
-_SHARED = "chipwise_blocks"  # what the modelling files import
+_SHARED = "chipwise_blocks"  # module that the modelling files import
 _BUFFERS = (".rotary_emb.inv_freq", ".attn.bias", ".attn.masked_bias", "embeddings.position_ids")  # in old files
-CUT = ("bert", "gpt2", "llama", "mistral", "qwen2", "qwen3", OWN_TYPE)  # families of text, which shrink cuts
+CUT = ("bert", "gpt2", "llama", "mistral", "qwen2", "qwen3", OWN_TYPE)  # text families that shrink can cut
 _FOLDERS = [folders for form in KINDS if (folders := form.hf_folders()) is not None]
 READERS: Mapping[str, Reader] = {family: read for each in _FOLDERS for family, read in each.readers.items()}
-LOADED = (*CUT, *sorted(set(READERS) - set(CUT)))  # families whose weights' names are known here
+LOADED = (*CUT, *sorted(set(READERS) - set(CUT)))  # families whose weight names are known
 _NEEDED = {"config.json": "config.json", "weights as safetensors": "*.safetensors", "tokenizer.json": "tokenizer.json"}
 
 
@@ -58,11 +58,11 @@ def save_pretrained(
 
     Args:
         arch: The architecture.
-        weights: Every weight; kept as FP32.
-        tokenizer_path: A tokenizer's file; None leaves the tokenizer out. With a ``tokenizer.json`` in a Hugging Face
-            folder its settings are kept: special tokens, generation settings and chat template.
-        folder: Made if it is missing; files of the same names are replaced.
-        extra_files: Contents of further files, by name.
+        weights: Every weight; stored in FP32.
+        tokenizer_path: The tokenizer file, or None. A ``tokenizer.json`` in a Hugging Face folder is copied with its
+            settings: special tokens, generation settings and chat template.
+        folder: Created if missing; files of the same names are replaced.
+        extra_files: Contents of additional files, by name.
 
     Raises:
         SpecError: A weight is missing, unknown, or has the wrong shape.
@@ -89,7 +89,7 @@ def save_pretrained(
     write_atomic(target / "model.safetensors", save(dict(stored), metadata={"format": "pt"}))
     for name, content in (extra_files or {}).items():
         write_atomic(target / name, content)
-    write_json(target / "config.json", config)  # last: a folder with a config is whole
+    write_json(target / "config.json", config)  # written last: a folder with a config is complete
     return target
 
 
@@ -97,7 +97,7 @@ def modelling_of(arch: ArchSpec) -> Modelling:
     """The modelling file of ``arch``.
 
     Raises:
-        Unsupported: chipwise has none for its kind.
+        Unsupported: chipwise has no modelling file for its kind.
     """
     form = form_of(arch)
     if form.modelling is None:
@@ -106,7 +106,7 @@ def modelling_of(arch: ArchSpec) -> Modelling:
 
 
 def _own_code(arch: ArchSpec) -> dict[str, str]:
-    """The modelling file and its shared module, by their names in a folder."""
+    """The modelling file and its shared module, by their names in the folder."""
     kinds, file = Path(table.__file__).parent, modelling_of(arch).file
     code = next(kinds.rglob(file)).read_text(encoding="utf-8")
     beside = code.replace(f"from {table.__package__}.{_SHARED}", f"from .{_SHARED}")
@@ -135,22 +135,22 @@ def require_folder(source: Path, *, text: bool = True) -> None:
 
     Args:
         source: The folder.
-        text: Whether the model is to be cut on text; one that is not needs no tokenizer.
+        text: Whether the model is cut with text as data; otherwise it needs no tokenizer.
 
     Raises:
-        SpecError: It is no such folder, or lacks a file.
-        Unsupported: Its family is not read.
+        SpecError: The folder does not exist or lacks a file.
+        Unsupported: The model's family is not supported.
     """
     if not source.is_dir():
         why = without_folder(str(source))
         raise SpecError(f"{why}; give a Hugging Face folder with config.json", file=str(source))
     path = source / "config.json"
     if path.exists() and (heard := read_mapping(path).get("model_type")) in HEARING:
-        raise Unsupported(f"{source}: models of type {heard!r} hear and are not cut")
+        raise Unsupported(f"{source}: models of type {heard!r} read sound and cannot be cut")
     if text and path.exists() and _reads_no_text(read_mapping(path)):
         raise Unsupported(
-            f"{source}: this model reads no text; name a run file of its task, whose data it is cut on, such as "
-            "--data vision.yaml"
+            f"{source}: this model does not read text; name a run file of its task, whose data is used for cutting, "
+            "such as --data vision.yaml"
         )
     needed = list(_NEEDED.items())[: None if text else -1]
     if lacking := [what for what, pattern in needed if not any(source.glob(pattern))]:
@@ -163,7 +163,7 @@ def require_folder(source: Path, *, text: bool = True) -> None:
 
 
 def _reads_no_text(config: Mapping[str, object]) -> bool:
-    """Whether a config is one of images or sound; a config that cannot be read is not."""
+    """Whether a config is of an image or sound model; False if it cannot be read."""
     family = config.get("model_type")
     try:
         return not read_config(config).arch.vocab_size if family == OWN_TYPE else family in set(LOADED) - set(CUT)
@@ -172,23 +172,23 @@ def _reads_no_text(config: Mapping[str, object]) -> bool:
 
 
 def load_pretrained(folder: str | Path) -> tuple[ArchSpec, dict[str, Float32Array]]:
-    """The architecture and weights (FP32, named as the torch module's state dict) that ``folder`` holds.
+    """The architecture and the weights in ``folder`` (FP32, named as the torch module's state dict).
 
-    Reads what :func:`save_pretrained` wrote and folders of the families that ``spec.hf`` reads; of Whisper the encoder
-    alone. Only safetensors are opened: pickled weights could run code.
+    Reads folders written by :func:`save_pretrained`, and folders of the families in ``model/published``; of Whisper
+    only the encoder. Only safetensors are opened, because pickled weights could run code.
 
     Raises:
         SpecError: A file or a weight is missing, unknown, or has the wrong shape.
-        Unsupported: The config asks for something that would change logits and that is not computed here, or for a
-            model whose blocks or weights are not known here.
+        Unsupported: The config has an option that changes logits and is not supported, or the model's blocks or weights
+            are not supported.
     """
     source = Path(folder)
     config = read_mapping(source / "config.json")
     reading = read_config(config, name=Path(os.path.realpath(source)).name, file=str(source / "config.json"))
     if reading.notes:
         raise Unsupported(
-            f"{source}: its weights would compute other logits here: {'; '.join(reading.notes)}. Its costs can be "
-            "predicted and measured all the same, from its config.json"
+            f"{source}: with its weights, chipwise computes other logits: {'; '.join(reading.notes)}. Its costs can "
+            "still be predicted and measured, from its config.json"
         )
     arch, family = encoder_of(reading.arch), config["model_type"]
     require_built(arch, work="loaded with its weights")
@@ -204,7 +204,7 @@ def load_pretrained(folder: str | Path) -> tuple[ArchSpec, dict[str, Float32Arra
 
 
 def _tensors(folder: Path) -> Iterator[tuple[str, Float32Array]]:
-    """Every weight of the folder's safetensors files, as FP32."""
+    """All weights of the folder's safetensors files, in FP32."""
     from safetensors import SafetensorError, safe_open
 
     index = folder / "model.safetensors.index.json"
@@ -228,7 +228,7 @@ def _tensors(folder: Path) -> Iterator[tuple[str, Float32Array]]:
 
 
 def _numpy(value: AnyArray | Tensor, what: str) -> Float32Array:
-    """``value``, an array or a tensor, as contiguous FP32; ``what`` names it if it holds integers."""
+    """``value``, an array or a tensor, as contiguous FP32; ``what`` is its name in errors about integers."""
     if not isinstance(value, np.ndarray):
         if not value.is_floating_point():
             raise Unsupported(f"{what}: stored as {value.dtype}, which is not read; load the unquantised model")
@@ -237,12 +237,12 @@ def _numpy(value: AnyArray | Tensor, what: str) -> Float32Array:
 
 
 def _checked(arch: ArchSpec, weights: Mapping[str, Float32Array], *, where: str) -> dict[str, Float32Array]:
-    """``weights`` in the order of the model, if they are exactly its own."""
+    """``weights`` in the model's order, after checking that they are exactly the model's weights."""
     shapes = weight_shapes(arch)
     if missing := [name for name in shapes if name not in weights]:
         raise SpecError(f"{_few(missing)} missing", file=where)
     if unknown := [name for name in weights if name not in shapes]:
-        raise SpecError(f"{_few(unknown)} in no place of {arch.name}", file=where)
+        raise SpecError(f"{_few(unknown)} not part of {arch.name}", file=where)
     for name, shape in shapes.items():
         if weights[name].shape != shape:
             raise SpecError(f"{name} has shape {weights[name].shape}, {arch.name} needs {shape}", file=where)

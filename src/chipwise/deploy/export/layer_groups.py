@@ -13,7 +13,7 @@ from chipwise.deploy.export.gguf_read import GgufFile
 from chipwise.model.arch.design import Design
 from chipwise.model.walk.weights import weight_shapes
 
-_PARTS = (  # by what stands in a weight's name, the first that fits
+_PARTS = (  # the first pattern that occurs in a weight's name decides
     ("norm", "norms and biases"),
     ("bias", "norms and biases"),
     ("conv", "convolutions"),
@@ -32,10 +32,10 @@ _PARTS = (  # by what stands in a weight's name, the first that fits
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LayerGroup:
-    """A part of all layers, or of some, that is stored in one format."""
+    """A part of some or all layers that is stored in one format."""
 
     part: str
-    layers: str  # such as "0-29"; empty for what stands outside layers
+    layers: str  # such as "0-29"; empty outside the layers
     format: str
     parameters: int
     bytes: int
@@ -51,7 +51,7 @@ class _Stored:
 
 
 def groups_of_gguf(path: Path) -> list[LayerGroup]:
-    """The groups of a GGUF file, by its tensors."""
+    """The groups of a GGUF file, read from its tensors."""
     file = GgufFile.open(path)
     tied = "output.weight" not in file.tensors
     found = []
@@ -63,7 +63,7 @@ def groups_of_gguf(path: Path) -> list[LayerGroup]:
 
 
 def groups_of(design: Design) -> list[LayerGroup]:
-    """The groups of an ONNX file or, with weights in FP32, of a Hugging Face folder."""
+    """The groups of an ONNX file or, if weights are in FP32, of a Hugging Face folder."""
     found = []
     for name, shape in weight_shapes(design.arch).items():
         parts, kind = name.split("."), design.format_of(name)
@@ -99,7 +99,7 @@ def _grouped(stored: Iterable[_Stored], *, tied: str | None) -> Iterator[LayerGr
 
 
 def ranges(numbers: Iterable[int]) -> str:
-    """Numbers in short.
+    """Numbers as text, with ranges.
 
     >>> ranges([0, 1, 2, 5])
     '0-2, 5'

@@ -1,7 +1,7 @@
-"""A design with its weights as one ONNX file: the graph that is measured is the graph that is shipped.
+"""Writes a design and its weights as one ONNX file, which is both measured and shipped.
 
-Built node by node for ONNX Runtime's fused kernels; ``model/walk/lower.py`` mirrors it. The file describes itself: its
-metadata holds the architecture, so a runtime needs nothing else.
+The graph is built node by node for ONNX Runtime's fused kernels; ``model/walk/lower.py`` mirrors it. The file's
+metadata contains the architecture, so a runtime needs no other file.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ from chipwise.model.walk.weights import weight_shapes
 
 SCHEMA = "chipwise.onnx/1"
 OPSET, IR_VERSION = 18, 9
-LARGEST_BYTES = 2**31 - 1 - 2**20  # of the weights in one file: protobuf's limit, less a mebibyte for the graph
-EXTERNAL_FROM_BYTES = 1024  # smaller tensors stay in the graph, where shapes are inferred from some of them
-ALIGNMENT = 4096  # of tensors in the file beside: runtimes map it page by page
+LARGEST_BYTES = 2**31 - 1 - 2**20  # largest weights in one file: protobuf's limit, less 1 MiB for the graph
+EXTERNAL_FROM_BYTES = 1024  # smaller tensors stay in the graph, because shape inference needs some of them
+ALIGNMENT = 4096  # of tensors in the external file, which runtimes map page by page
 
 
 def export(
@@ -51,10 +51,10 @@ def export(
 ) -> Path:
     """Writes ``design`` with ``weights`` (named as the torch module's state dict) to ``path``, atomically.
 
-    ``logits`` selects the positions of a decoder's output: the last of each sequence (to generate) or all (to score);
-    ``output`` and ``padded`` what an encoder gives and takes, see ``kinds/encoder/graph.py``; ``packing`` how matrices
-    are rounded. With ``external_data``, weights that exceed one file go to a second one beside it, ``path`` plus
-    ``.data``; a copy of the model needs both.
+    ``logits`` selects the positions of a decoder's output: the last of each sequence (to generate) or all (to score).
+    ``output`` and ``padded`` select an encoder's output and whether it accepts padding, see ``kinds/encoder/graph.py``.
+    ``packing`` determines how matrices are rounded. With ``external_data``, weights that exceed one file go to a second
+    file, ``path`` plus ``.data``; both are needed to load the model.
 
     Raises:
         SpecError: A weight is missing or has the wrong shape.
@@ -72,7 +72,7 @@ def export(
 
 
 def _move_weights(model: ModelProto, path: Path) -> None:
-    """Moves the large tensors of ``model`` to the file ``path``, which must stay beside the graph's."""
+    """Moves the large tensors of ``model`` to the file ``path``, which must stay next to the graph's file."""
     with storage(path), path.open("wb") as stream:
         for tensor in model.graph.initializer:
             values = tensor.raw_data
@@ -103,7 +103,7 @@ def check_size(design: Design) -> None:
     """Refuses a design whose weights do not fit into one ONNX file, before creating them.
 
     Raises:
-        Unsupported: They do not.
+        Unsupported: The weights do not fit.
     """
     size = stored_bytes(design)
     if size > LARGEST_BYTES:
@@ -117,13 +117,13 @@ def stored_bytes(design: Design) -> float:
     """Bytes of all weights as the file stores them, scales of narrow formats left out."""
     shapes = weight_shapes(design.arch)
     total = sum(math.prod(shape) * dtype_of(design.format_of(name)).size_bytes for name, shape in shapes.items())
-    if design.arch.tie_embeddings and design.formats.head != "fp32":  # the head is a copy of the token table
+    if design.arch.tie_embeddings and design.formats.head != "fp32":  # the head is stored separately
         total += design.arch.vocab_size * design.arch.d_model * dtype_of(design.formats.head).size_bytes
     return total
 
 
 def _model(graph: GraphBuilder, design: Design, facts: Mapping[str, object], **others: str) -> ModelProto:
-    """A model of the nodes with ``facts`` in its metadata, and the ``others`` graphs."""
+    """An ONNX model of the graph's nodes, with ``facts`` in its metadata, and the additional graphs ``others``."""
     model = helper.make_model(
         helper.make_graph(graph.nodes, design.arch.name, graph.inputs, graph.outputs, list(graph.stored.values())),
         opset_imports=[helper.make_opsetid("", OPSET), helper.make_opsetid(MICROSOFT, 1)],
@@ -135,10 +135,10 @@ def _model(graph: GraphBuilder, design: Design, facts: Mapping[str, object], **o
 
 
 def metadata(design: Design, logits: Logits) -> dict[str, object]:
-    """The metadata of the file, as JSON can hold it.
+    """The metadata of the file, as JSON values.
 
-    ``kv`` lists each cached layer's number, heads and size; ``conv``, where there are any, each convolution's state,
-    channels and kept inputs.
+    ``kv`` lists number, heads and head size of each layer with a KV cache. ``conv``, if there are convolutions, lists
+    each one's state name, channels and number of stored inputs.
     """
     arch = design.arch
     taps = {
@@ -165,10 +165,10 @@ def metadata(design: Design, logits: Logits) -> dict[str, object]:
 
 
 def random_weights(arch: ArchSpec, *, seed: int) -> dict[str, npt.NDArray[np.float32]]:
-    """Random weights like a fresh model's (normal with 1/√fan-in), for measurements that do not depend on training.
+    """Random weights as at initialisation (normal with 1/√fan-in), for measurements that do not depend on training.
 
     Raises:
-        Unsupported: A model that is not built.
+        Unsupported: chipwise cannot build the model.
     """
     shapes, generator = weight_shapes(arch), np.random.default_rng(seed)
     starts: dict[str, int] = {}
@@ -185,5 +185,5 @@ def random_weights(arch: ArchSpec, *, seed: int) -> dict[str, npt.NDArray[np.flo
 
 
 def _layer_of(name: str) -> str:
-    """The layer of a weight, whose convolutions are drawn first; of others the weight itself."""
+    """The part of a weight's name that identifies its layer; outside layers, the whole name."""
     return ".".join(name.split(".")[:2]) if name.startswith("layers.") else name

@@ -27,13 +27,13 @@ if TYPE_CHECKING:
 
 Weights = Mapping[str, AnyArray]
 ORIGINAL, STORED = "the original weights", "the weights as stored"
-POSITIONS, FEW_POSITIONS = 8, 4  # whose logits are compared; few where a reply of the server takes seconds
+POSITIONS, FEW_POSITIONS = 8, 4  # positions whose logits are compared; fewer if one reply of the server takes seconds
 LARGE_VOCABULARY = 20_000
 TEXT = (
     "The old library stood at the corner of the market square. Every morning the librarian opened its heavy doors and "
     "lit the lamps, one after another, until the long room was warm and bright."
 )
-WRITTEN = 16  # tokens of a text, to see that one comes out
+WRITTEN = 16  # tokens to generate, to check that text is produced
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,16 +42,16 @@ class Parity:
 
     runtime: str
     version: str
-    against: str  # which weights torch has
-    outputs: str  # what was compared
+    against: str  # the weights that torch uses
+    outputs: str  # name of the compared outputs
     values: int
     greatest: float
     mean: float
-    largest: float  # of torch's outputs, which tells how large the differences are
-    same_choice: float | None = None  # share of positions whose most probable token or class is the same
+    largest: float  # largest of torch's outputs, to judge the differences by
+    same_choice: float | None = None  # share of positions with the same most probable token or class
 
     def text(self) -> str:
-        """One sentence."""
+        """One sentence with the differences."""
         share = None if self.same_choice is None else units.show(self.same_choice, "share")
         same = "" if share is None else f"; the same first choice in {share}"
         who = f"{self.runtime} {self.version} against torch with {self.against}"
@@ -62,7 +62,7 @@ class Parity:
 
 
 def compared(found: AnyArray, wanted: AnyArray, *, runtime: str, version: str, against: str, outputs: str) -> Parity:
-    """The differences of two arrays of outputs, (…, values) each."""
+    """Differences between two arrays of outputs, (…, values) each."""
     difference = np.abs(found.astype(np.float64) - wanted)
     chooses = outputs == "logits" and wanted.shape[-1] > 1
     return Parity(
@@ -79,7 +79,7 @@ def compared(found: AnyArray, wanted: AnyArray, *, runtime: str, version: str, a
 
 
 def tokens_of(tokenizer: Path) -> list[int]:
-    """The tokens of a short English text by a ``tokenizer.json``.
+    """The tokens of a short English text under a ``tokenizer.json``.
 
     Raises:
         SpecError: It is not a tokenizer.
@@ -88,26 +88,26 @@ def tokens_of(tokenizer: Path) -> list[int]:
 
     try:
         return list(Tokenizer.from_file(str(tokenizer)).encode(TEXT, add_special_tokens=False).ids)
-    except Exception as error:  # the package raises nothing narrower
+    except Exception as error:  # the package raises plain Exception
         raise SpecError(f"is no tokenizer: {error}", file=str(tokenizer)) from None
 
 
 def sample_inputs(arch: ArchSpec, tokens: Sequence[int] | None = None) -> tuple[AnyArray, ...]:
-    """Inputs of a model as its torch module takes them: ``tokens`` of a text, else random ones."""
+    """Inputs for a model's torch module: ``tokens`` of a text if it reads text, else random values."""
     if tokens and arch.vocab_size:
         return (np.array([tokens[: min(MOST_TOKENS, arch.max_tokens)]]),)
     return form_of(arch).inputs(arch, np.random.default_rng(0), 1)
 
 
 def tensors(inputs: Sequence[AnyArray]) -> list[Tensor]:
-    """Arrays as a torch module takes them."""
+    """Converts arrays to tensors."""
     import torch
 
     return [torch.from_numpy(each) for each in inputs]
 
 
 def in_torch(arch: ArchSpec, weights: Weights, inputs: Sequence[AnyArray]) -> AnyArray:
-    """Outputs of chipwise's torch module: logits of every position, or the model's other outputs."""
+    """Outputs of chipwise's torch module: logits of every position, or another kind's outputs."""
     import torch
 
     with torch.no_grad():
@@ -116,7 +116,7 @@ def in_torch(arch: ArchSpec, weights: Weights, inputs: Sequence[AnyArray]) -> An
 
 
 def transformers_parity(folder: Path, arch: ArchSpec, weights: Weights, tokens: Sequence[int] | None = None) -> Parity:
-    """Compares a Hugging Face folder with torch. Transformers loads it, by its own modelling file if it has one."""
+    """Compares a Hugging Face folder, loaded by transformers (with its own modelling file if any), with torch."""
     import torch
     import transformers
 
@@ -158,8 +158,8 @@ def onnx_parity(path: Path, arch: ArchSpec, weights: Weights, tokens: Sequence[i
 def gguf_parity(path: Path, design: Design, weights: Weights) -> tuple[list[Parity], str]:
     """Compares a GGUF file and its tokenizer, run by llama.cpp, with torch, and generates a text.
 
-    Logits are compared as llama.cpp's server gives them, less the logarithm of the sum of their exponentials; keys and
-    values are kept in FP32.
+    Log probabilities are compared, because llama.cpp's server does not return logits. Keys and values are stored in
+    FP32.
 
     Raises:
         MissingExtra: xllamacpp is not installed.
@@ -190,5 +190,5 @@ def gguf_parity(path: Path, design: Design, weights: Weights) -> tuple[list[Pari
 
 
 def reason(error: ChipwiseError) -> str:
-    """Why a file was not compared, as half a sentence."""
+    """Reason why a file was not compared, as half a sentence."""
     return str(error).partition("\n")[0]

@@ -31,11 +31,11 @@ FORMATS = {
     "onnx": ("fp32", "int8", "int4"),
     "hf": ("fp32",),
 }
-"""Weight formats by what is written."""
+"""Weight formats that can be written, by file format."""
 ALIASES = {"q8_0": "int8", "q4_0": "int4 head:int8", "f16": "fp16", "f32": "fp32"}
-"""llama.cpp's names: its Q4_0 files keep the head in 8 bits."""
-_LABELS = ("id2label", "label2id", "labels")  # of a config: what classes are called
-_BESIDE = (  # files of a folder that say how its inputs are made and what its outputs mean
+"""llama.cpp's format names; its Q4_0 files store the head in 8 bits."""
+_LABELS = ("id2label", "label2id", "labels")  # fields of a config that name classes
+_BESIDE = (  # files of a folder about preprocessing and the meaning of outputs
     *("preprocessor_config.json", "words.json", "front_end.json", "vocab.json", "items.json", "quantiles.json"),
     "sampler.py",
 )
@@ -43,7 +43,7 @@ _BESIDE = (  # files of a folder that say how its inputs are made and what its o
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Source:
-    """A model that was read, to write in another format."""
+    """A model that was read, to be written in another format."""
 
     path: Path
     arch: ArchSpec
@@ -55,8 +55,8 @@ class Source:
         """The model at ``model``, a Hugging Face folder or a GGUF file.
 
         Raises:
-            SpecError: It is neither, or a file of it is missing or damaged.
-            Unsupported: A family, or a type of weights, that is not read.
+            SpecError: ``model`` is neither, or a file of it is missing or damaged.
+            Unsupported: The family or a weight type is not supported.
             MissingExtra: The package ``gguf`` is not installed.
         """
         path = Path(model)
@@ -78,16 +78,16 @@ class Source:
         return cls(path=path, arch=arch, weights=weights, tokenizer=tokenizer if tokenizer.is_file() else None)
 
     def inputs(self) -> tuple[AnyArray, ...]:
-        """Inputs of the model: a short English text by its tokenizer where it has one, else random ones."""
+        """Inputs of the model: a short English text if it has a tokenizer, else random ones."""
         return sample_inputs(self.arch, tokens_of(self.tokenizer) if isinstance(self.tokenizer, Path) else None)
 
     def packing(self) -> Packing:
-        """How its matrices are packed, calibrated on :meth:`inputs`."""
+        """The packing of the model's matrices, calibrated on :meth:`inputs`."""
         return Packing(inputs=matrix_inputs(self.arch, self.weights, lambda model: model(*tensors(self.inputs()))))
 
 
 def holding(arch: ArchSpec) -> list[str]:
-    """File formats that can hold a model of this architecture: some of ``FORMATS``."""
+    """File formats that can represent a model of this architecture, from ``FORMATS``."""
     with suppress(Unsupported):
         require_built(arch, work="exported")
         found = ["onnx"] if form_of(arch).modelling is None else ["hf", "onnx"]
@@ -99,16 +99,16 @@ def holding(arch: ArchSpec) -> list[str]:
 
 
 def check_held(arch: ArchSpec, kind: str) -> None:
-    """Checks that ``kind`` holds all blocks of a model.
+    """Checks that the file format ``kind`` can represent all blocks of a model.
 
     Raises:
-        Unsupported: It does not; the message names the block, and what holds it.
+        Unsupported: It cannot; the message names the block and formats that can.
     """
     if kind in (possible := holding(arch)):
         return
     try:
         layout(arch) if kind == "gguf" else require_built(arch, work="exported")
-        why = f"{arch.name}: there is no {kind} form of a {form_of(arch).name}"
+        why = f"{arch.name}: a {form_of(arch).name} cannot be written as {kind}"
     except Unsupported as error:
         why = str(error)
     others = " or ".join(f"--to {each}" for each in possible)
@@ -116,7 +116,7 @@ def check_held(arch: ArchSpec, kind: str) -> None:
 
 
 def write_gguf(source: Source, design: Design, folder: Path) -> tuple[list[str], list[str]]:
-    """Writes ``model.gguf``; returns its name and notes on the tokenizer."""
+    """Writes ``model.gguf``; returns its name and remarks on the tokenizer."""
     notes, tokenizer = [], source.tokenizer
     if isinstance(tokenizer, Path):
         try:
@@ -133,7 +133,7 @@ def write_gguf(source: Source, design: Design, folder: Path) -> tuple[list[str],
 
 
 def write_onnx(source: Source, design: Design, folder: Path) -> tuple[list[str], list[str]]:
-    """Writes ``model.onnx``, with the tokenizer and the folder's notes on inputs and outputs."""
+    """Writes ``model.onnx`` with the tokenizer and the folder's files about inputs and outputs."""
     from chipwise.deploy.export.onnx import export
 
     export(design, source.weights, folder / "model.onnx", packing=source.packing(), external_data=True)
@@ -149,7 +149,7 @@ def write_onnx(source: Source, design: Design, folder: Path) -> tuple[list[str],
 
 
 def write_hf(source: Source, design: Design, folder: Path) -> tuple[list[str], list[str]]:
-    """Writes a Hugging Face folder into an empty one, with the source's notes on inputs, outputs and text."""
+    """Writes a Hugging Face folder to an empty folder, with the source's files about inputs, outputs and text."""
     notes: list[str] = []
     with tempfile.TemporaryDirectory() as scratch:
         tokenizer = source.tokenizer

@@ -1,7 +1,7 @@
-"""The settings of a tokenizer: special tokens, generation settings, chat template.
+"""Settings of a tokenizer: special tokens, generation settings, chat template.
 
-A ``tokenizer.json`` in a Hugging Face folder has them next to it, and they are kept as they are. Of a tokenizer alone,
-the special tokens are recognised by their names.
+If ``tokenizer.json`` is in a Hugging Face folder, the settings are next to it and are copied unchanged. For a tokenizer
+file alone, special tokens are recognised by their names.
 """
 
 from __future__ import annotations
@@ -31,16 +31,16 @@ _ENCODER_ROLES = ("cls", "sep", "pad", "unk", "mask")
 class TokenizerFiles:
     """The files of a folder with this tokenizer, and its special tokens."""
 
-    files: Mapping[str, bytes]  # by name
-    config_ids: Mapping[str, Any]  # of config.json: a token's number, or several where any of them ends a text
-    roles: Mapping[str, int]  # bos, eos and pad, as far as they are known
+    files: Mapping[str, bytes]  # contents by file name
+    config_ids: Mapping[str, Any]  # special tokens for config.json: an id each, or several if any of them ends a text
+    roles: Mapping[str, int]  # ids of bos, eos and pad, if known
     adds_bos: bool  # whether a prompt begins with bos
     adds_eos: bool  # whether it ends with eos
     chat_template: str | None
 
 
 def read_tokenizer(path: Path, *, max_tokens: int, encoder: bool = False) -> TokenizerFiles:
-    """The tokenizer at ``path`` with the settings of its folder, where it has one.
+    """The tokenizer at ``path`` with the settings in its folder, if any.
 
     Raises:
         SpecError: One of the files cannot be read.
@@ -52,7 +52,7 @@ def read_tokenizer(path: Path, *, max_tokens: int, encoder: bool = False) -> Tok
     ids = {token.content: token.id for token in added}
     special = [token.content for token in added if token.special]
     if config:
-        config.pop("auto_map", None)  # names code that is not part of this folder
+        config.pop("auto_map", None)  # refers to code that is not copied
         words = {role: word for role in _ROLES if (word := _text(config.get(f"{role}_token"))) in ids}
     else:
         words = _by_name(special)
@@ -114,14 +114,14 @@ def added_tokens(data: Mapping[str, Any], *, file: str) -> list[AddedToken]:
 
 
 def _by_name(special: list[str]) -> dict[str, str]:
-    """Special tokens by role; a single one serves all roles: it separates texts."""
+    """Special tokens by role; if there is only one, it has all roles, because it separates texts."""
     if len(special) == 1:
         return dict.fromkeys(_ROLES, special[0])
     return {role: found for role, names in _NAMES.items() if (found := next((n for n in names if n in special), None))}
 
 
 def _adds(data: Mapping[str, Any], config: Mapping[str, Any], role: str, token: Any) -> bool:
-    """Whether prompts get the token of ``role``: bos before, eos behind them."""
+    """Whether prompts get the token of ``role``: bos before, eos after them."""
     stated = config.get(f"add_{role}_token")
     if isinstance(stated, bool):
         return stated
@@ -143,7 +143,7 @@ def _chat_template(config: Mapping[str, Any], folder: Path | None) -> str | None
 
 
 def _text(token: Any) -> str | None:
-    """A token's text, which a config states plainly or with its properties."""
+    """The text of a token, which a config stores as a string or in a mapping."""
     found = token.get("content") if isinstance(token, dict) else token
     return found if isinstance(found, str) else None
 

@@ -32,7 +32,7 @@ class _HeadLoss(torch.autograd.Function):
             total -= grad.gather(1, target).float().clamp_min_(1e-30).log_().sum()
             if teacher_RV is not None:
                 grad.sub_(teacher_RV[start : start + step], alpha=share)
-            grad.scatter_add_(1, target, torch.full_like(target, share - 1, dtype=grad.dtype))  # softmax minus one-hot target
+            grad.scatter_add_(1, target, torch.full_like(target, share - 1, dtype=grad.dtype))  # minus one-hot
             grad_x[start : start + step] = torch.mm(grad, table)
             grad_table += torch.mm(grad.t(), x)
         ctx.save_for_backward(grad_x.div_(rows), grad_table.div_(rows))

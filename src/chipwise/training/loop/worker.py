@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainJob:
-    """A training, and the evaluation of its weights in some formats. The budget is CPU seconds, GPU seconds or steps."""
+    """A training, and an evaluation of its weights in some formats. The budget is CPU seconds, GPU seconds or steps."""
 
     arch: ArchSpec
     tokens: str  # file of the data set

@@ -50,8 +50,8 @@ def trained(folder: str | Path) -> tuple[ArchSpec, Path]:
             continue
         if "whole" not in found:
             raise SpecError(
-                "these shared weights were trained by an earlier version, which did not store their architecture; train "
-                "them again",
+                "these shared weights were trained by an earlier version, which did not store their architecture; "
+                "train them again",
                 file=str(path),
                 field="whole",
             )

@@ -1,1 +1,1 @@
-"""Tasks, one folder each: data, metric, reference designs, and evaluation of exported files."""
+"""Tasks, one folder each: data, metric, reference designs, report sections, and evaluation of exported files."""

@@ -1,4 +1,4 @@
-"""Base of tasks whose data is one file of arrays, with one pass per request."""
+"""Base of tasks with one file of arrays as data and one forward pass per request."""
 
 from __future__ import annotations
 
@@ -36,16 +36,16 @@ class ArrayData(ABC, Generic[SpecT, InputsT, DatasetT]):
 
     Args:
         spec: Where the data comes from.
-        base: Where its paths start.
-        folder: Where the file of arrays is kept.
-        inputs: What the space says of a model's inputs.
+        base: Folder that relative paths of ``spec`` start from.
+        folder: Folder of the file of arrays.
+        inputs: The space's description of model inputs.
 
     Attributes:
-        spec_type: How ``data`` of a run file is read.
-        part: The field of a run file's ``space`` that describes inputs.
-        dataset: What the file holds.
-        kind: Its row in ``DATASETS``.
-        name: Of the files, and of their entries in messages.
+        spec_type: Type that a run file's ``data`` is parsed into.
+        part: Field of a run file's ``space`` that describes inputs.
+        dataset: Type of the data set in the file.
+        kind: Key of the data set in ``DATASETS``.
+        name: Name of the files, and of their entries in messages.
         identifying: Fields of ``inputs`` that the file depends on.
     """
 
@@ -63,12 +63,12 @@ class ArrayData(ABC, Generic[SpecT, InputsT, DatasetT]):
 
     @classmethod
     def open(cls, data: Mapping[str, object], *, base: Path, folder: Path, space: SpaceSpec) -> Self:
-        """The data of a run."""
+        """Prepares the task's data for a run."""
         return cls(build(cls.spec_type, data, field="data"), base, folder, getattr(space, cls.part))
 
     @property
     def path(self) -> Path:
-        """The file of arrays."""
+        """Path of the file of arrays."""
         return self.folder / f"{self.name}.npz"
 
     @property
@@ -77,29 +77,29 @@ class ArrayData(ABC, Generic[SpecT, InputsT, DatasetT]):
         return self.folder / f"{self.name}.json"
 
     def identity(self) -> str:
-        """A digest of everything that determines the file."""
+        """Digest of everything that determines the file."""
         return digest([self.spec, *(getattr(self.inputs, field) for field in self.identifying)])
 
     def prepare(self) -> None:
-        """Makes the file of arrays once."""
+        """Writes the file of arrays, if it is missing."""
         identity = self.identity()
         if self.facts.exists():
             if read_mapping(self.facts).get("identity") != identity:
-                raise StudyError(f"{self.folder}: holds other {self.name}; start again with --restart")
+                raise StudyError(f"{self.folder}: holds different {self.name}; start again with --restart")
             return
         made, facts = self.make()
         with storage(self.folder):
             self.folder.mkdir(parents=True, exist_ok=True)
         made.save(self.path)
-        write_json(self.facts, {**facts, "identity": identity})  # last: the file of arrays is whole
+        write_json(self.facts, {**facts, "identity": identity})  # written last: it marks the file of arrays as complete
 
     @abstractmethod
     def make(self) -> tuple[DatasetT, Mapping[str, object]]:
-        """The data set, and the facts about it: at least ``source`` and ``licence``."""
+        """Creates the data set; also facts about it, at least ``source`` and ``licence``."""
 
     @cached_property
     def arrays(self) -> DatasetT:
-        """The data set of the file."""
+        """Loads the data set from the file."""
         return self.dataset.load(self.path)
 
     def summary(self) -> Mapping[str, object]:
@@ -111,27 +111,27 @@ class ArrayData(ABC, Generic[SpecT, InputsT, DatasetT]):
         return found
 
     def data(self, arch: ArchSpec) -> DataFile:
-        """The file of arrays."""
+        """Reference to the file of arrays, as the training data of any architecture."""
         return DataFile(path=str(self.path), kind=self.kind)
 
     def step_tokens(self, arch: ArchSpec) -> int:
-        """Positions of a batch."""
+        """Positions in a batch."""
         batch: int = build(Recipe, self.recipe).batch_windows
         return batch * arch.max_tokens
 
     def losses(self, item: Exported, *, split: Split) -> Losses:
-        """Losses of the exported graph, one example at a time; see :meth:`alike`."""
+        """Losses of the exported graph, one example per pass; examples are grouped by :meth:`alike`."""
         values, sizes = self.arrays.metric(self.outputs(item, split)[0], split)
         if not np.isfinite(values).all():
             raise MeasurementError(f"{item.folder}: the exported model's outputs are not finite")
         return Losses.of(values, sizes, self.alike(split))
 
     def alike(self, split: Split) -> NDArray[np.int64] | None:
-        """Group numbers of related examples, such as one speaker's; uncertainty counts groups."""
+        """Group ids of related examples, such as one speaker's; standard errors are over groups. None: no groups."""
         return None
 
     def outputs(self, item: Exported, split: Split) -> tuple[NDArray[np.float32], float]:
-        """Outputs (n, …) of the exported graph for each example of a part, and the median seconds of a pass."""
+        """Outputs (n, …) of the exported graph for the examples of a part, and the median seconds of a pass."""
         count = self.arrays.count(split)
         with exported(item) as session:
             return one_by_one(session, (self.arrays.examples(split, slice(i, i + 1)) for i in range(count)))
@@ -139,13 +139,13 @@ class ArrayData(ABC, Generic[SpecT, InputsT, DatasetT]):
     def answered(
         self, winner: Exported, reference: Exported | None
     ) -> tuple[dict[str, NDArray[np.float32]], dict[str, float]]:
-        """Outputs for test data, and median seconds of a pass, of ``winner`` and ``baseline``."""
+        """Outputs for test data and median seconds of a pass, for ``winner`` and the reference, ``baseline``."""
         items = {"winner": winner} | ({} if reference is None else {"baseline": reference})
         found = {who: self.outputs(item, "test") for who, item in items.items()}
         return {who: given for who, (given, _) in found.items()}, {who: taken for who, (_, taken) in found.items()}
 
     def ship(self, item: Exported, folder: Path, files: Mapping[str, str]) -> None:
-        """The Hugging Face folder, and :meth:`shipped`."""
+        """Writes the Hugging Face folder and the files of :meth:`shipped`."""
         save_pretrained(item.design.arch, item.weights, None, folder, dict(files))
         for name, content in self.shipped(item.design.arch).items():
             held = read_mapping(folder / name) if name == "config.json" else {}
@@ -153,12 +153,12 @@ class ArrayData(ABC, Generic[SpecT, InputsT, DatasetT]):
 
     @abstractmethod
     def shipped(self, arch: ArchSpec) -> Mapping[str, Mapping[str, object]]:
-        """JSON files of the Hugging Face folder by name; ``config.json`` is added to the model's own."""
+        """Additional JSON files of the Hugging Face folder by name; ``config.json`` is merged into the model's own."""
 
 
 @contextmanager
 def exported(item: Exported) -> Iterator[Any]:
-    """A session of a temporary export of the design, next to its trial."""
+    """Runtime session of a temporary export of the design in its trial's folder."""
     from chipwise.deploy.runtimes.onnxruntime import OnnxRuntime
 
     path = item.folder / "judged.onnx"
@@ -181,7 +181,7 @@ def one_by_one(session: Any, requests: Iterable[tuple[AnyArray, ...]]) -> tuple[
 
 
 def first_and_wrong(labels: NDArray[np.int64], said: NDArray[np.int64], *, count: int) -> list[int]:
-    """Rows to show, ``count`` in all: half are the first examples of each label in turn, half the first wrong ones."""
+    """Row numbers to show, ``count`` in all: half first examples of each label, half the first wrong ones."""
     turns = [np.flatnonzero(labels == label) for label in np.unique(labels)]
     first = [int(rows[turn]) for turn in range(count) for rows in turns if turn < len(rows)][: count // 2]
     wrong = [int(i) for i in np.flatnonzero(labels != said) if int(i) not in first]
@@ -189,7 +189,7 @@ def first_and_wrong(labels: NDArray[np.int64], said: NDArray[np.int64], *, count
 
 
 def confusion(labels: NDArray[np.int64], said: NDArray[np.int64], classes: int) -> list[list[int]]:
-    """Counts by label (rows) and answer (columns)."""
+    """Counts of examples by label (rows) and prediction (columns)."""
     counts = np.zeros((classes, classes), np.int64)
     np.add.at(counts, (labels, said), 1)
     return counts.tolist()

@@ -1,4 +1,4 @@
-"""Bits that exported graphs of text models need for tokens, computed by ONNX Runtime with every position's logits."""
+"""Code length of text under exported graphs, computed by ONNX Runtime from the logits at every position."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from chipwise.training.data.tokens import Tokens
 def exported_bits(
     design: Design, weights: Mapping[str, AnyArray], stream: Tokens, path: Path, *, packing: Packing = NEAREST
 ) -> Float64Array:
-    """Bits that each token of ``stream`` after the first costs by the exported graph.
+    """Bits that the exported graph assigns to each token of ``stream`` after the first.
 
     Raises:
         MeasurementError: The graph's logits are not finite.
@@ -47,7 +47,7 @@ def exported_bits(
 
 
 def nats_of(logits_TV: NDArray[np.floating], tokens_T: NDArray[np.integer]) -> Float64Array:
-    """The cross entropy of each token (T,) given the logits before it, in nats; within 1e-6 for logits in fp32."""
+    """Cross entropy of each token (T,) in nats, given the logits that predict it; within 1e-6 for FP32 logits."""
     shifted = logits_TV - logits_TV.max(axis=1, keepdims=True)
     picked = shifted[np.arange(len(shifted)), tokens_T].astype(np.float64)
     np.exp(shifted, out=shifted)

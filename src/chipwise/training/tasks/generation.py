@@ -1,4 +1,4 @@
-"""Base of tasks whose requests are a prompt and new tokens."""
+"""Base of tasks whose requests consist of a prompt and generated tokens."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ LATENCY = "tpot_p50"
 
 
 def beyond_context(space: SpaceSpec, workload: Workload) -> Iterator[tuple[str, str]]:
-    """A prompt and its new tokens that are more than models keep."""
+    """Field and error if prompt and generated tokens exceed the models' context; empty otherwise."""
     if workload.total_tokens > space.max_tokens:
         yield (
             "space.max_tokens",
-            f"the workload needs {workload.total_tokens} tokens, models keep {space.max_tokens}; raise it",
+            f"the workload needs {workload.total_tokens} tokens, models have {space.max_tokens}; raise it",
         )

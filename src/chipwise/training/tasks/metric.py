@@ -1,4 +1,4 @@
-"""Metrics: of a task, which trainings alone reveal; and costs that follow from other costs of a request."""
+"""Metrics: a task's quality metric, which requires training, and metrics derived from the costs of a request."""
 
 from __future__ import annotations
 
@@ -10,46 +10,46 @@ from chipwise.core import units
 
 
 class Request(Protocol):
-    """Inputs of derived metrics: fields of a space or an architecture."""
+    """Inputs of derived metrics, taken from a space or an architecture."""
 
     @property
     def sound_s(self) -> float | None:
-        """Seconds of sound that it holds; None without."""
+        """Seconds of sound in the request; None without sound."""
         ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Metric:
-    """Quality metric of a task.
+    """A quality metric of a task.
 
-    Inside a search it is a loss, of which less is better: bits per byte, or the share of errors. What is shown of a
-    metric of which more is better is 1 less the loss: an accuracy of 92 % is a loss of 0.08.
+    A search always uses a loss, where lower is better: bits per byte, or an error rate. A metric where higher is better
+    is displayed as 1 minus the loss: an accuracy of 92 % is a loss of 0.08.
     """
 
-    name: str  # in objectives and constraints
-    title: str  # in reports
+    name: str  # name in objectives and constraints
+    title: str  # name in reports
     unit: str = "count"  # kind of unit: count, share
-    more_is_better: bool = False  # of what is shown
-    short: str = ""  # in tables; the title unless given
+    more_is_better: bool = False  # whether higher displayed values are better
+    short: str = ""  # name in tables; the title unless given
     seed_sd: float = 0.06
     """Standard deviation of the logarithm of losses by seed alone.
 
-    Where unknown, one as large as small classifiers of images and sounds have: 0.05 over six seeds of 39 thousand
-    parameters and 0.058 over five, trained for ten seconds each on a busy machine.
+    The default is that of small image and sound classifiers: 0.05 over six seeds of 39 thousand parameters and 0.058
+    over five, trained for ten seconds each on a busy machine.
     """
 
-    least_share: float = 1 / 9  # of a full training, after which losses tell shapes apart
+    least_share: float = 1 / 9  # share of a full training from which losses distinguish shapes
     of: Callable[[Mapping[str, object], Request], Any | None] | None = None
     """Of a derived metric: its value by those of costs (numbers or arrays) and by the request; None if unknown."""
-    requires: str = ""  # of a derived metric: what a request must hold
+    requires: str = ""  # for a derived metric: what a request must contain
 
     @property
     def direction(self) -> Literal["minimize", "maximize"]:
-        """Direction in which it is better, as shown."""
+        """Direction in which the displayed value is better."""
         return "maximize" if self.more_is_better else "minimize"
 
     def shown(self, loss: float) -> float:
-        """The shown value of a loss.
+        """Converts a loss to the displayed value.
 
         >>> Metric(name="accuracy", title="accuracy", unit="share", more_is_better=True).shown(0.25)
         0.75
@@ -57,7 +57,7 @@ class Metric:
         return 1.0 - loss if self.more_is_better else loss
 
     def text(self, loss: float) -> str:
-        """The shown value with its unit.
+        """The displayed value with its unit.
 
         >>> Metric(name="accuracy", title="accuracy", unit="share", more_is_better=True).text(0.25)
         '75 %'

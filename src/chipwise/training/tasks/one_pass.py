@@ -1,4 +1,4 @@
-"""Base of tasks with one pass per request, without generated tokens."""
+"""Base of tasks that answer a request in one forward pass, without generating tokens."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ T = TypeVar("T")
 LATENCY = "ttft_p50"
 ACCURACY = Metric(name="accuracy", title="accuracy", unit="share", more_is_better=True)
 LAW = Law(floor=0.05, layers=1.0, head=0.0, text=60.0, size_exponent=0.3, text_exponent=0.34, level_known=False)
-"""Error share of small classifiers of Fashion-MNIST, about; the level is that of the run's own trainings."""
+"""Approximate error rate of small classifiers of Fashion-MNIST; the level is fitted to the run's own trainings."""
 
 
 def defaults(metric: Metric, *, source: str) -> Mapping[str, object]:
-    """Usual fields of a run file: one pass a request, quality against its time, and data from ``source``."""
+    """Default fields of a run file: one pass per request, quality against latency, and data from ``source``."""
     return {
         "workload": {"prompt_tokens": 1, "new_tokens": 1},
         "objectives": {metric.name: metric.direction, LATENCY: "minimize"},
@@ -28,7 +28,7 @@ def defaults(metric: Metric, *, source: str) -> Mapping[str, object]:
 
 
 def inputs_of(space: SpaceSpec, kind: type[T]) -> T:
-    """The part of ``space`` that describes what models read, such as its images.
+    """The part of ``space`` that describes model inputs, such as its images, checked to be a ``kind``.
 
     Raises:
         SpecError: The space describes other inputs than ``kind``.
@@ -39,6 +39,6 @@ def inputs_of(space: SpaceSpec, kind: type[T]) -> T:
 
 
 def check_axes(image: ImageSpace, axes: int, message: str) -> Iterator[tuple[str, str]]:
-    """Field and error where the inputs have another number of axes: 2 of images, 1 of signals in time."""
+    """Field and error if the inputs have the wrong number of axes: 2 for images, 1 for signals in time."""
     if image.axes != axes:
         yield "space.image.axes", message

@@ -1,8 +1,8 @@
-"""The protocol of tasks for a search, and the table of tasks. One folder each.
+"""The protocol of tasks, and the table of tasks, one folder each.
 
-A search knows no domain. A task comes in two parts: :class:`Task` is a record of settings that need no data (metric,
-defaults, reference designs) and loads nothing heavy; :class:`TaskData` is a task with its data in the folder of a run:
-what trainings read, how an exported file is evaluated, and what is shipped.
+Everything in a search that depends on the domain is in a task. :class:`Task` is a record of settings that need no data
+(metric, defaults, reference designs) and imports no heavy libraries; :class:`TaskData` is a task with its data in a
+run's folder: training data, evaluation of exported files, and shipped files.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ TASKS = Table(
         "ranking": "chipwise.training.tasks.ranking.task:RANKING",
     },
 )
-"""Tasks by the name that a run file gives as ``task``; ``chipwise.tasks`` are evaluations of text models."""
+"""Tasks by the value of a run file's ``task``. (The entry points ``chipwise.tasks`` are evaluations of text models.)"""
 
 
 LOAD_TEXT = """\
@@ -57,26 +57,27 @@ tokenizer = AutoTokenizer.from_pretrained("winner", trust_remote_code=True)"""
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskLabels:
-    """Words for reports and messages."""
+    """Words of a task for reports and messages."""
 
-    data: str = "text"  # what is learnt: "trained on this text", "the test text"
-    entry: tuple[str, str] = ("entry", "entries")  # one piece of it, and several
-    tokens: str = "tokens"  # what the tokens of a training are
-    latency: str = "time per token"  # the metric of time that designs are compared by
-    curve: str = "bits per byte"  # unit of a training's curve
-    verb: str = "predicts the text"  # what a good model does better
-    reference: str = "Llama-style transformer"  # what reference designs are
-    derived: tuple[str, ...] = ()  # metrics of its requests that follow from their costs, such as ``rtf``
-    load: str = LOAD_TEXT  # Python that loads ``winner/`` in its ecosystem
+    data: str = "text"  # name of the data: "trained on this text", "the test text"
+    entry: tuple[str, str] = ("entry", "entries")  # one item of the data, in singular and plural
+    tokens: str = "tokens"  # name of the positions in a training
+    latency: str = "time per token"  # latency metric that designs are compared by
+    curve: str = "bits per byte"  # unit of training curves
+    verb: str = "predicts the text"  # verb phrase for what a better model does better
+    reference: str = "Llama-style transformer"  # description of the reference designs
+    derived: tuple[str, ...] = ()  # derived metrics of its requests, such as ``rtf``
+    load: str = LOAD_TEXT  # Python code that loads ``winner/``
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Losses:
-    """Losses of an exported model on each entry of a part of the data, with the entries' sizes, each (n,).
+    """Losses of an exported model on each entry of a part of the data, and the entries' sizes, each (n,).
 
-    Entries that are alike, such as clips of one speaker, stand together as one.
+    Related entries, such as clips of one speaker, are combined into one.
 
-    The loss of all is ``values.sum() / sizes.sum()``: bits and bytes of each text, or 0 and 1 for each image.
+    The overall loss is ``values.sum() / sizes.sum()``. For text, values are bits and sizes bytes; for images, values
+    are 0 or 1 and sizes 1.
     """
 
     values: Float64Array
@@ -84,7 +85,7 @@ class Losses:
 
     @classmethod
     def of(cls, values: Float64Array, sizes: Float64Array, alike: NDArray[np.int64] | None = None) -> Losses:
-        """Losses summed over examples with equal numbers in ``alike`` (from 0)."""
+        """Sums losses and sizes over examples with the same group id in ``alike`` (ids from 0)."""
         if alike is None:
             return cls(values=values, sizes=sizes)
         lost, size = (np.bincount(alike, each).astype(np.float64) for each in (values, sizes))
@@ -97,7 +98,7 @@ class Losses:
 
     @property
     def std_error(self) -> float | None:
-        """Standard error of :attr:`loss` over entries; None of one entry."""
+        """Standard error of :attr:`loss` over entries; None for a single entry."""
         count = len(self.values)
         if count < 2:
             return None
@@ -110,19 +111,19 @@ class Exported:
     """A trained and exported design, as its task evaluates and shows it."""
 
     design: Design
-    weights: Mapping[str, AnyArray]  # by the names of the torch module, FP32
-    folder: Path  # of its trial; holds ``model.onnx``
-    packing: Packing = NEAREST  # of the matrices of its files
+    weights: Mapping[str, AnyArray]  # by the torch module's names, in FP32
+    folder: Path  # the trial's folder, with ``model.onnx``
+    packing: Packing = NEAREST  # packing of the matrices in its files
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Section:
-    """A section of a report: HTML without scripts, which may hold SVG and images as data URIs."""
+    """A report section: HTML without scripts, which may contain SVG and images as data URIs."""
 
     name: str  # such as ``examples``
     title: str
     html: str
-    text: str = ""  # Markdown of it for the card; nothing where it is for the report alone
+    text: str = ""  # Markdown for the model card; empty if the section is only for the report
 
 
 def _nothing(space: SpaceSpec, workload: Workload) -> Iterator[tuple[str, str]]:
@@ -131,12 +132,12 @@ def _nothing(space: SpaceSpec, workload: Workload) -> Iterator[tuple[str, str]]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Need:
-    """The part of a run file that a task requires.
+    """The part of a run file's space that a task requires.
 
     Attributes:
-        part: The field of ``space`` that describes what models read; none if every space does.
-        message: The error where it is missing, with an example.
-        departures: Field and error of each other reason why models of a space cannot serve a workload.
+        part: Field of ``space`` that describes model inputs; empty if the task needs none.
+        message: Error if the field is missing, with an example.
+        departures: Returns field and error for every other reason why models of a space cannot serve a workload.
     """
 
     part: str = ""
@@ -146,26 +147,27 @@ class Need:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Task:
-    """Task settings that need no data, as a run file's ``task`` names them. Importing one loads no torch.
+    """Settings of a task that need no data. A run file selects it by ``task``. Importing one does not load torch.
 
     Attributes:
-        name: In run files.
-        forms: Kinds of models that it trains, by their names in ``model/kinds``.
-        metric: What is minimised or maximised.
-        latency_metric: The metric of time that designs are compared by: ``tpot_p50`` where tokens are generated,
-            ``ttft_p50`` where a request is one pass.
-        labels: What things are called.
-        law: Expected loss by size and data before anything was trained; its level is fitted where it is unknown.
-        needs: What the run file must say.
-        defaults: Fields of a run file that may be left out; none if nothing is usual.
-        references: Choices of reference designs around a space: what a careful engineer would draw, in proportions of
-            the field. Values outside the space's lists are allowed.
-        family: What distinguishes reference designs that must be trained to be compared, such as a vocabulary. Of each
-            family the largest design within the limits gets a first training.
-        data: ``module:class`` of its :class:`TaskData`, loaded when a run opens it.
-        report_sections: What a person wants to see, from what :meth:`TaskData.samples` gave and the record kept.
-        per_matrix: Whether finalists get a format for each matrix, by measured time and loss, where the space has
-            FP32 and narrower formats.
+        name: Name in run files.
+        forms: Kinds of models that the task trains, by their names in ``model/kinds``.
+        metric: The quality metric.
+        latency_metric: The latency metric that designs are compared by: ``tpot_p50`` if tokens are generated,
+            ``ttft_p50`` if a request is one pass.
+        labels: Words for reports and messages.
+        law: Prior scaling law of the loss, used before the first trainings; its level is fitted if it is unknown.
+        needs: What the run file must contain.
+        defaults: Default values of run file fields.
+        references: Returns reference designs around a space, as choices: conventional designs in the field's usual
+            proportions. Values outside the space's lists are allowed.
+        family: Returns a design's family. Families, such as vocabularies, can only be compared by training; the largest
+            design of each family within the limits gets a first training.
+        data: ``module:class`` of the task's :class:`TaskData`, imported when a run opens it.
+        report_sections: Builds the report sections from the output of :meth:`TaskData.samples`, which is stored in the
+            record.
+        per_matrix: Whether finalists get one format per matrix, chosen by measured time and loss, if the space has FP32
+            and narrower formats.
     """
 
     name: str
@@ -186,7 +188,7 @@ class Task:
         """Checks that models of the space can serve the workload.
 
         Raises:
-            SpecError: They cannot; the field is named.
+            SpecError: They cannot; the message names the field.
         """
         if self.needs.part and getattr(space, self.needs.part) is None:
             raise SpecError(self.needs.message, field=f"space.{self.needs.part}")
@@ -194,7 +196,7 @@ class Task:
             raise SpecError(message, field=field)
 
     def open(self, data: Mapping[str, object], *, base: Path, folder: Path, space: SpaceSpec) -> TaskData:
-        """The task with its data; arguments and errors are those of :meth:`TaskData.open`."""
+        """Opens the task's data; arguments and errors are those of :meth:`TaskData.open`."""
         module, _, name = self.data.partition(":")
         kind: type[TaskData] = getattr(importlib.import_module(module), name)
         return kind.open(data, base=base, folder=folder, space=space)
@@ -204,9 +206,8 @@ class TaskData(Protocol):
     """A task with its data in the folder of a run. Deterministic.
 
     Attributes:
-        recipe: Fields of ``Recipe`` that differ from its defaults.
-        quick: Size of the first part of the validation data that short trainings are evaluated on (see
-            ``Dataset.judge``).
+        recipe: Fields of ``Recipe`` with other values than its defaults.
+        quick: How much of the validation data short trainings are evaluated on, in the unit of ``Dataset.judge``.
     """
 
     recipe: Mapping[str, object]
@@ -214,22 +215,22 @@ class TaskData(Protocol):
 
     @classmethod
     def open(cls, data: Mapping[str, object], *, base: Path, folder: Path, space: SpaceSpec) -> Self:
-        """The data of a run.
+        """Opens the data of a run.
 
         Args:
             data: The run file's ``data``.
-            base: Where its relative paths start.
-            folder: Where files that trainings read are kept.
+            base: Folder that relative paths start from.
+            folder: Folder for the files that trainings read.
             space: The run's space.
 
         Raises:
-            DataError: Data that is missing or too little.
+            DataError: The data is missing or too small.
             MissingExtra: A package that the data comes from is not installed.
         """
         ...
 
     def prepare(self) -> None:
-        """Makes the files that trainings read, where they are missing.
+        """Writes the files that trainings read, if they are missing.
 
         Raises:
             StudyError: The folder holds other data.
@@ -241,19 +242,19 @@ class TaskData(Protocol):
         ...
 
     def data(self, arch: ArchSpec) -> DataFile:
-        """The training data of models of this architecture."""
+        """The training data for models of this architecture."""
         ...
 
     def step_tokens(self, arch: ArchSpec) -> int:
-        """Positions that one step of a training holds, without reading the data."""
+        """Positions in one training step, computed without reading the data."""
         ...
 
     def bytes_per_token(self, space: SearchSpace, rows: Rows) -> Float64Array:
-        """Bytes of data per position in designs of these rows, (n,)."""
+        """Bytes of data per position for the designs of these rows, (n,)."""
         ...
 
     def losses(self, item: Exported, *, split: Split) -> Losses:
-        """Losses of the exported graph on ``split``, computed by its runtime.
+        """Losses of the exported graph on ``split``, computed in its runtime.
 
         May write a temporary export next to the model.
 
@@ -263,11 +264,11 @@ class TaskData(Protocol):
         ...
 
     def samples(self, winner: Exported, reference: Exported | None) -> Mapping[str, object]:
-        """JSON for ``Task.report_sections``: outputs of winner and reference design on test data."""
+        """JSON values for ``Task.report_sections``: outputs of winner and reference design on test data."""
         ...
 
     def ship(self, item: Exported, folder: Path, files: Mapping[str, str]) -> None:
-        """Writes the ecosystem's files (such as a Hugging Face folder), and additional text files."""
+        """Writes the files of the ecosystem (such as a Hugging Face folder) and additional text files."""
         ...
 
 

@@ -1,4 +1,4 @@
-"""Reference designs in the proportions that several tasks start from: Llama's decoders and DeiT's classifiers.
+"""Proportions of reference designs shared by several tasks: Llama's decoders and DiT's classifiers.
 
 References:
     Touvron et al. 2021, Training data-efficient image transformers, arXiv:2012.12877, table 1.
@@ -20,16 +20,16 @@ LLAMA_ASPECT = (24, 128)  # width over depth: SmolLM2-135M has 19, GPT-2 64, Lla
 STEP = 16
 HEAD_SIZES = (16, 32, 64)  # DeiT has 64; narrower models have narrower heads
 ASPECT = (12, 64)  # width over depth: 16 in DeiT-Ti, 32 in DeiT-S, 64 in DeiT-B
-FFN = 4  # widths of the model
+FFN = 4  # feed-forward width over model width
 
 
 def widths_and_depths(spec: SpaceSpec, *, step: int, aspect: tuple[float, float]) -> Iterator[tuple[int, int]]:
-    """Widths and depths of reference designs, up to half as wide and deep again as the space's largest.
+    """Widths and depths of reference designs, up to 1.5 times the space's largest.
 
     Args:
         spec: The space.
-        step: What widths are multiples of.
-        aspect: The least and greatest width over depth.
+        step: Widths are multiples of this.
+        aspect: Smallest and largest ratio of width to depth.
     """
     for d_model in range(step, int(max(spec.d_model) * 1.5) + 1, step):
         for depth in range(1, int(max(spec.depth) * 1.5) + 1):
@@ -38,7 +38,7 @@ def widths_and_depths(spec: SpaceSpec, *, step: int, aspect: tuple[float, float]
 
 
 def alike(layer: Mapping[str, object], d_model: int, depth: int, head_size: int, weights: str) -> dict[str, Any]:
-    """Choices of a design whose layers are all ``layer`` and own their weights; its head is not tied."""
+    """Choices of a design whose layers are all equal to ``layer`` and share no weights; its head is not tied."""
     return {
         "d_model": d_model,
         "depth": depth,
@@ -51,14 +51,14 @@ def alike(layer: Mapping[str, object], d_model: int, depth: int, head_size: int,
 
 
 def llama_proportions(spec: SpaceSpec, *, aspect: tuple[float, float] = LLAMA_ASPECT) -> Iterator[dict[str, Any]]:
-    """Llama-proportioned decoders around a space, as choices; up to half as wide and deep again as its largest.
+    """Llama-proportioned decoders around a space, as choices; up to 1.5 times its largest width and depth.
 
     Pre-norm RMSNorm, SwiGLU of 8/3 the width, rotary grouped-query attention, tied table, equal layers, and dimensions
     that are multiples of the kernels' tiles. Width, depth, KV heads, vocabulary and format vary.
 
     Args:
         spec: The space.
-        aspect: The least and greatest width over depth.
+        aspect: Smallest and largest ratio of width to depth.
     """
     for weights, vocab_size in itertools.product(spec.formats, spec.vocab_size):
         for d_model, depth in widths_and_depths(spec, step=ALIGNMENT, aspect=aspect):
@@ -77,15 +77,15 @@ def llama_proportions(spec: SpaceSpec, *, aspect: tuple[float, float] = LLAMA_AS
 def deit_proportions(
     spec: SpaceSpec, *, aspect: tuple[int, int] = ASPECT, head_sizes: Sequence[int] = HEAD_SIZES
 ) -> Iterator[dict[str, Any]]:
-    """DeiT-proportioned classifiers around a space, as choices; up to half as wide and deep again as its largest.
+    """DeiT-proportioned classifiers around a space, as choices; up to 1.5 times its largest width and depth.
 
     Plain patches, a class token, LayerNorm, global attention whose heads together are as wide as the model, and a GELU
     feed-forward of four times the width. Patch, width, depth, heads and format vary.
 
     Args:
         spec: The space.
-        aspect: Least and largest width over depth.
-        head_sizes: To try, in this order.
+        aspect: Smallest and largest ratio of width to depth.
+        head_sizes: Head sizes to try, in this order.
     """
     image = inputs_of(spec, ImageSpace)
     for weights, patch in itertools.product(spec.formats, image.patch):

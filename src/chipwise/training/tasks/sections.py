@@ -1,4 +1,4 @@
-"""Pieces of HTML that the sections of tasks share: figures with answers in a grid, and tables."""
+"""HTML helpers for the report sections of tasks: grids of captioned figures, and tables."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from html import escape
 from chipwise.core.record import Record
 
 WHO = (("winner", "winner"), ("baseline", "reference"))
-"""Names in samples of the models that are shown, and what a report calls them."""
+"""Keys of the shown models in samples, and their names in reports."""
 
 
 def shown(holder: Record, who: Sequence[tuple[str, str]] = WHO) -> list[tuple[str, str]]:
-    """The models that ``holder`` has an answer of."""
+    """The models that have an answer in ``holder``."""
     return [(key, name) for key, name in who if key in holder]
 
 
 def answers(item: Record, right: str, who: Sequence[tuple[str, str]] = WHO) -> list[str]:
-    """Answers of each model, wrong ones in bold."""
+    """One line per model with its answer, wrong ones in bold."""
     found = []
     for key, name in shown(item, who):
         given = item.get(key, str)
@@ -29,12 +29,12 @@ def answers(item: Record, right: str, who: Sequence[tuple[str, str]] = WHO) -> l
 def figure(
     image: str, alt: str, caption: Sequence[str], *, size: tuple[int, int], room: str, pixelated: bool = False
 ) -> str:
-    """An image (a data URI) of ``size`` pixels over the lines of its caption, which are HTML as is ``alt``.
+    """An image (a data URI) of ``size`` pixels above its caption; ``alt`` and ``caption`` are HTML.
 
     Args:
         image: The data URI.
         alt: What the image shows.
-        caption: Lines.
+        caption: Lines of the caption.
         size: Width and height in pixels.
         room: Width of the figure in CSS, such as ``9em``.
         pixelated: Whether single pixels stay visible.
@@ -48,12 +48,12 @@ def figure(
 
 
 def grid(note: str, figures: Iterable[str]) -> str:
-    """A paragraph, and figures side by side below it."""
+    """A paragraph with figures side by side below it."""
     return f'<p>{note}</p><div style="display:flex;flex-wrap:wrap;gap:12px">{"".join(figures)}</div>'
 
 
 def table(note: str, head: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
-    """A paragraph, and a table of HTML cells below it; the first cell of each row is its head."""
+    """A paragraph with a table of HTML cells below it; the first cell of each row is its header."""
     first, *columns = head
     heads = "".join(f"<th scope='col'>{name}</th>" for name in columns)
     lines = (
@@ -63,7 +63,7 @@ def table(note: str, head: Sequence[str], rows: Iterable[Sequence[object]]) -> s
 
 
 def confusion_table(counts: Sequence[Sequence[int]], classes: Sequence[str], *, entries: str = "test images") -> str:
-    """Rows are labels, columns the winner's predictions; shades are shares of the row."""
+    """A confusion matrix in HTML: rows are labels, columns the winner's predictions, shades the share of the row."""
     head = "".join(f"<th scope='col'>{escape(name)}</th>" for name in classes)
     rows = []
     for name, row in zip(classes, counts, strict=True):
@@ -74,5 +74,5 @@ def confusion_table(counts: Sequence[Sequence[int]], classes: Sequence[str], *, 
             colour = f"rgba(0,114,178,{share:.2f})" if said == name else f"rgba(213,94,0,{min(1.0, 3 * share):.2f})"
             cells.append(f'<td style="background:{colour};text-align:right">{count or ""}</td>')
         rows.append(f"<tr><th scope='row'>{escape(name)}</th>{''.join(cells)}</tr>")
-    note = f"<p>Rows: the label. Columns: what the winner says. Counts of {entries}.</p>"
+    note = f"<p>Rows: the label. Columns: the winner's prediction. Counts of {entries}.</p>"
     return f"{note}<table><thead><tr><th></th>{head}</tr></thead><tbody>{''.join(rows)}</tbody></table>"

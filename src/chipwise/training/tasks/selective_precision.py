@@ -1,7 +1,8 @@
-"""Formats chosen matrix by matrix, by measured time and loss: a narrow one stays only where the file gets faster.
+"""Chooses a format for each matrix by measured time and loss: a narrow format is kept only where the file gets faster.
 
-The choice is by weights, not by nodes of the graph: a matrix has one format wherever it is read. Candidates are timed
-in turns with what is kept so far, so that a slow spell of the machine slows both. Ends with FP32 where nothing helps.
+Formats belong to matrices, not to nodes of the graph: a matrix has one format wherever it is used. A candidate is timed
+in alternation with the best formats so far, so that a slow phase of the machine affects both. The result is FP32 if no
+narrow format helps.
 """
 
 from __future__ import annotations
@@ -21,10 +22,10 @@ from chipwise.model.arch.design import Design
 from chipwise.model.arch.formats import by_matrix
 from chipwise.model.walk.weights import matrices_of
 
-RUNS = 120  # of each of two files, in turns
-FASTER = 0.6  # share of pairs in which a file must be the faster one
-LEAST_GAIN = 0.005  # of the seconds of a pass; less is noise
-ALLOWED = 0.001  # of what the FP32 file gains, such as its NDCG
+RUNS = 120  # passes of each of two files, in alternation
+FASTER = 0.6  # smallest share of pairs in which the faster file must win
+LEAST_GAIN = 0.005  # smallest gain in seconds per pass, as a share; smaller ones are noise
+ALLOWED = 0.001  # loss allowed, as a share of the FP32 file's quality, such as its NDCG
 Run = Callable[[], object]
 Opened = Callable[[Path], Run]
 LossOfFile = Callable[[Design, Path], float]
@@ -34,20 +35,20 @@ LossOfFile = Callable[[Design, Path], float]
 class Tried:
     """One matrix in a narrow format, compared with the best formats so far."""
 
-    name: str  # as ``model/arch/formats.py`` calls it
+    name: str  # name of the matrix in ``model/arch/formats.py``
     weight_format: str
-    seconds_ratio: float  # median over pairs of passes
-    loss: float | None  # None if it was not faster, so that nothing was evaluated
+    seconds_ratio: float  # median over pairs of passes, relative to the best formats so far
+    loss: float | None  # None if it was not faster and therefore not evaluated
     kept: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Selection:
-    """The chosen formats, next to FP32."""
+    """The chosen formats, compared with FP32."""
 
-    weights: str  # the text that names the formats; ``fp32`` where nothing narrow is worth it
-    fused: tuple[str, ...]  # operators that are one, in all files alike
-    seconds: float  # median of a pass, timed in turns with FP32
+    weights: str  # name of the formats; ``fp32`` if no narrow format helps
+    fused: tuple[str, ...]  # fused operators, the same in all files
+    seconds: float  # median per pass, timed in alternation with FP32
     fp32_seconds: float
     loss: float
     fp32_loss: float
@@ -65,20 +66,20 @@ def select(
     allowed: float = ALLOWED,
     clock: Callable[[], float] = time.perf_counter,
 ) -> Selection:
-    """Tries every matrix in the narrow ``forms``, the largest first; keeps what is faster and loses little.
+    """Tries each matrix in the narrow ``forms``, largest matrix first; keeps formats that are faster and lose little.
 
     Args:
-        base: The model, and which of its operators are fused; its own formats do not count.
-        weights: FP32, by the names of the torch module.
-        folder: Where files are written and removed again.
-        opened: Loads a file and returns what runs one pass of it.
-        evaluated: Loss of a design and its file, of which less is better, as 1 less a gain.
+        base: The model and its fused operators; its formats are ignored.
+        weights: FP32 weights by the names of the torch module.
+        folder: Folder for temporary files.
+        opened: Loads a file and returns a function that runs one pass.
+        evaluated: Returns the loss of a design and its file, such as 1 minus NDCG.
         forms: The narrow formats.
-        allowed: Most share of the FP32 file's gain that all narrow matrices together may lose.
-        clock: Seconds.
+        allowed: Largest share of the FP32 file's quality (1 minus loss) that all narrow matrices together may lose.
+        clock: Returns the time in seconds.
 
     Raises:
-        Unsupported: A model that has no graph, or a format that has none.
+        Unsupported: The model or a format cannot be exported.
     """
 
     def design(formats: Mapping[str, str]) -> Design:
@@ -109,7 +110,7 @@ def select(
                 kept, loss, current = formats, found, candidate
             path.unlink()
         before, after = paired(opened(plain), current, clock=clock, runs=2 * RUNS)
-        if not kept or not faster(before, after):  # FP32 itself
+        if not kept or not faster(before, after):  # ``before`` is FP32 itself
             kept, loss, after = {}, fp32_loss, before
         return Selection(
             weights=design(kept).weights,
@@ -127,7 +128,7 @@ def select(
 def paired(
     first: Run, second: Run, *, clock: Callable[[], float], runs: int = RUNS
 ) -> tuple[Float64Array, Float64Array]:
-    """Seconds of ``runs`` passes of each, in turns, each (runs,); the one that begins changes with every pair."""
+    """Seconds of ``runs`` passes of each, in alternation, each (runs,); each pair starts with the other one."""
     for run in (first, second) * 3:
         run()
     seconds = np.empty((2, runs))
@@ -140,6 +141,6 @@ def paired(
 
 
 def faster(first: Float64Array, second: Float64Array) -> bool:
-    """Whether the second of two files, timed in pairs, is faster: in most pairs, and by more than noise."""
+    """Whether the second of two files is faster, given times in pairs: in most pairs, and by more than noise."""
     wins = float(np.mean(second < first))
     return wins >= FASTER and float(np.median(second / first)) <= 1 - LEAST_GAIN

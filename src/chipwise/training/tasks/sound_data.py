@@ -1,4 +1,4 @@
-"""Base of tasks on recordings of speech: facts about clips, and samples with noise and times."""
+"""Base of tasks on recordings of speech: clips with noise, facts about them, and report samples."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from chipwise.training.data.sound.clips import Part, RecordingsSpec, spectrogram
 from chipwise.training.data.sound.front_end import HOP_S, described, front_end_s
 from chipwise.training.tasks.array_data import ArrayData
 
-SAMPLE_BYTES = 2  # of a recording
+SAMPLE_BYTES = 2  # bytes of a 16-bit sample
 
 
 SpecT = TypeVar("SpecT", bound=RecordingsSpec)
@@ -32,21 +32,21 @@ DatasetT = TypeVar("DatasetT", bound=LabelledArrays)
 
 
 class SoundData(ArrayData[SpecT, InputsT, DatasetT]):
-    """Base of tasks whose data is clips of speech with noise, of speakers who are in one part alone."""
+    """Base of tasks on speech clips with noise, where each speaker is in one part only."""
 
     identifying = ("size", "channels")
 
     def dataset_of(self, parts: Mapping[str, Part], classes: Sequence[str]) -> DatasetT:
-        """The data set of clips, scaled by mean and deviation of each band over the training part."""
+        """The data set of clips; each band is scaled by its mean and deviation over the training part."""
         learnt = parts["train"].inputs.astype(np.float32)
         scales = learnt.mean((0, 2))[:, None], np.maximum(learnt.std((0, 2)), 1e-2)[:, None]
         arrays = {name: (part.inputs, part.labels) for name, part in parts.items()}
         return self.dataset.of_parts(arrays, classes, scales)
 
     def facts_of(self, parts: Mapping[str, Part], *, note: str = "") -> Mapping[str, object]:
-        """Origin of the clips; ``note`` has details of their source."""
+        """Facts about the clips; ``note`` adds details of their source."""
         spec, synthetic = self.spec, self.spec.source == "espeak"
-        source = "espeak-ng" if synthetic else f"recordings of the user ({spec.path})"
+        source = "espeak-ng" if synthetic else f"the user's recordings ({spec.path})"
         if endless := sum(part.endless for part in parts.values()):
             note += f"; {counted(endless, 'file')} without a stated length, read to the end"
         noise = f", noise at {', '.join(f'{ratio:g}' for ratio in spec.snr_db)} dB" if spec.snr_db else ""
@@ -59,17 +59,17 @@ class SoundData(ArrayData[SpecT, InputsT, DatasetT]):
         }
 
     def summary(self) -> Mapping[str, object]:
-        """Clips and bytes of each part, source and licence."""
+        """Number of clips and bytes of each part, source and licence."""
         synthetic = read_mapping(self.facts)["synthetic"]
         return {**super().summary(), **({"name": "synthetic speech"} if synthetic else {})}
 
     def alike(self, split: Split) -> NDArray[np.int64]:
-        """Speakers: clips of one voice form a group."""
+        """Speaker ids: clips of one speaker form a group."""
         return np.array(Record.read(self.facts).record("speakers").sequence(split, int))
 
     @abstractmethod
     def clip(self, row: int) -> Mapping[str, object]:
-        """Fields of a test clip shown beside its spectrogram."""
+        """Fields of a test clip to show next to its spectrogram."""
 
     def sound_samples(
         self,
@@ -80,14 +80,14 @@ class SoundData(ArrayData[SpecT, InputsT, DatasetT]):
         *,
         entries: str,
     ) -> dict[str, object]:
-        """Samples of both tasks: test clips with answers, a share by noise, and times.
+        """Report samples of both sound tasks: test clips with answers, a rate by noise level, and times.
 
         Args:
-            rows: The clips.
+            rows: Indices of the clips to show.
             said: The answer of each model to every test clip.
-            lost: The numerator and denominator of each model's share, clip by clip.
+            lost: Numerator and denominator of each model's rate, per clip.
             pass_s: Seconds of a pass of each model.
-            entries: What is counted.
+            entries: Name of what is counted.
         """
         facts, inputs = read_mapping(self.facts), self.arrays.test[0]
         ratios = np.array(facts["test_snr_db"], np.float64)

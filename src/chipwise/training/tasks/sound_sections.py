@@ -1,4 +1,4 @@
-"""Report sections shared by sound tasks: answers by noise, and times relative to the sound's length."""
+"""Report sections shared by sound tasks: results by noise level, and times relative to the sound's length."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ WHO = (("winner", "winner"), ("baseline", "reference design"))
 
 
 def synthetic_note(samples: Record) -> str:
-    """A sentence after others where the speech is synthetic."""
+    """A sentence to append if the speech is synthetic; else empty."""
     return " The speech is synthetic (espeak-ng)." if samples.get("synthetic", bool, False) else ""
 
 
 def noise_section(rows: Sequence[Record], title: str, note: str, *, sound: str, entries: str) -> Section:
-    """The section ``noise``: a share of each model by the ratio of sound to noise.
+    """The report section ``noise``: a rate of each model by SNR.
 
     Args:
-        rows: With ``snr_db``, the count of ``entries`` and the share of each model.
+        rows: Dictionaries with ``snr_db``, the count of ``entries`` and the rate of each model.
         title: Title of the section.
-        note: Above the table.
-        sound: What is louder than the noise.
-        entries: What is counted.
+        note: Text above the table.
+        sound: Name of the signal.
+        entries: Name of what is counted.
     """
     who = shown(rows[0], WHO)
     lines = [
@@ -40,7 +40,7 @@ def noise_section(rows: Sequence[Record], title: str, note: str, *, sound: str, 
 
 
 def times_section(times: Record) -> Section:
-    """The section ``real_time``: times of model and front end, and the real-time factor of both and of the model."""
+    """The report section ``real_time``: times of model and front end, and real-time factors with and without it."""
     clip_s, front_s = times.get("clip_s", float), times.get("front_end_s", float)
     lines = []
     for key, name in shown(times, WHO):
@@ -48,8 +48,8 @@ def times_section(times: Record) -> Section:
         both, alone = (front_s + pass_s) / clip_s, pass_s / clip_s
         lines.append((name, f"{1e6 * pass_s:.0f}", f"{1e6 * front_s:.0f}", f"{both:.2g}", f"{alone:.2g}"))
     note = (
-        f"Seconds of computing for each second of audio, measured on the machine that judged the exported files "
+        f"Seconds of computing for each second of audio, measured on the machine that evaluated the exported files "
         f"(medians; clips of {clip_s:g} s; the front end is NumPy, outside the exported graph)."
     )
-    head = ["", "model, µs a clip", "front end, µs a clip", "real-time factor", "of the model alone"]
+    head = ["", "model, µs a clip", "front end, µs a clip", "real-time factor", "real-time factor, model only"]
     return Section(name="real_time", title="Real-time factor", html=table(note, head, lines))

@@ -1,4 +1,4 @@
-"""Base of tasks with generated tokens: text, and series whose values are tokens."""
+"""Base of tasks that generate tokens: text, and time series whose values are tokens."""
 
 from __future__ import annotations
 
@@ -19,23 +19,23 @@ from chipwise.training.tasks.protocol import Exported, Losses
 
 
 class Tokens(Protocol):
-    """Files of tokens by vocabulary size in the folder of a run."""
+    """Token files by vocabulary size in a run's folder."""
 
     @property
     def sizes(self) -> Sequence[int]:
-        """Vocabulary sizes."""
+        """Vocabulary sizes of the files."""
         ...
 
     def prepare(self) -> None:
-        """Writes them."""
+        """Writes the files."""
         ...
 
     def tokens_path(self, vocab_size: int) -> Path:
-        """One of them."""
+        """Path of the file of this vocabulary size."""
         ...
 
     def tokens(self, vocab_size: int) -> TokenData:
-        """What it holds."""
+        """Data set in the file of this vocabulary size."""
         ...
 
 
@@ -46,11 +46,11 @@ class TokenTaskData(Generic[StoreT]):
     """Base of :class:`chipwise.training.tasks.protocol.TaskData` whose trainings read windows of tokens.
 
     Args:
-        store: Files of tokens by vocabulary size.
+        store: Token files by vocabulary size.
     """
 
     recipe: Mapping[str, object] = {}
-    quick = 100_000  # bytes
+    quick = 100_000  # bytes of text in an early evaluation
 
     def __init__(self, store: StoreT) -> None:
         self.store = store
@@ -60,20 +60,20 @@ class TokenTaskData(Generic[StoreT]):
         self.store.prepare()
 
     def data(self, arch: ArchSpec) -> DataFile:
-        """The tokens of the model's vocabulary."""
+        """The token file of the model's vocabulary."""
         return DataFile(path=str(self.store.tokens_path(arch.vocab_size)))
 
     def step_tokens(self, arch: ArchSpec) -> int:
-        """Tokens of a batch of windows."""
+        """Tokens in a batch of windows."""
         return tokens_per_step(arch)
 
     def bytes_per_token(self, space: SearchSpace, rows: Rows) -> Float64Array:
-        """UTF-8 bytes of a token, by vocabulary."""
+        """UTF-8 bytes per token, by the designs' vocabularies."""
         each = {size: self.store.tokens(size).bytes_per_token for size in self.store.sizes}
         return np.array([each[int(size)] for size in space.values(rows, "vocab_size")])
 
     def losses(self, item: Exported, *, split: Split) -> Losses:
-        """Bits (with the separator) and bytes of each entry."""
+        """Bits (including the separator) and bytes of each entry."""
         data = self.store.tokens(item.design.arch.vocab_size)
         stream, _ = data.held_out(split)
         path = item.folder / "judged.onnx"

@@ -1,1 +1,1 @@
-"""Trainers of candidates: this machine's cores, CUDA devices, a Ray cluster, or jobs run elsewhere."""
+"""Trainers run the trainings of candidates: on this machine's cores, on CUDA devices, on Ray, or as jobs elsewhere."""

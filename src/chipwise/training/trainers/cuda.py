@@ -1,8 +1,8 @@
-"""Trainings on the CUDA devices of this machine: bf16, compiled where that pays, several small ones packed on one GPU.
+"""Trains on this machine's CUDA devices: in bf16, compiled if that pays off, several small trainings per GPU.
 
-A training is charged GPU seconds: of its steps, and where several share a device, its share of them. A batch is
-computed in the largest parts that fit into memory (``training/loop/accelerated.py``), so a step is the same on any
-device.
+A training is charged the GPU seconds of its steps; trainings that share a device are charged their share. A batch is
+computed in the largest microbatches that fit into memory (``training/loop/accelerated.py``), so a step is the same on
+any device.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ from chipwise.training.data.recipe import Recipe, tokens_per_step
 from chipwise.training.loop.worker import Job, TrainJob, training_pool
 from chipwise.training.trainers.protocol import BaseTrainer, Setup
 
-MOST_PACKED = 4  # trainings side by side on one device: more only wait for each other
-ROOM = 0.8  # of the free memory that trainings are planned with
-PROCESS_BYTES = 600e6  # of a CUDA context and its libraries
-STATE_BYTES = 16  # a parameter: weight, gradient and two averages, in 32 bits
-COMPILED_FROM_S, COMPILED_FROM_STEPS = 300.0, 5_000  # below these a compilation takes longer than it saves
+MOST_PACKED = 4  # trainings on one device at the same time; more would only wait for each other
+ROOM = 0.8  # share of the free memory to fill
+PROCESS_BYTES = 600e6  # memory of a CUDA context and its libraries
+STATE_BYTES = 16  # per parameter: weight, gradient and two averages in FP32
+COMPILED_FROM_S, COMPILED_FROM_STEPS = 300.0, 5_000  # a shorter training loses more time to compilation than it saves
 LOOK_S = 0.05
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gpu:
-    """A device: its name for torch, its name for people, and its free memory."""
+    """A device: its torch name, its product name, and its free memory."""
 
     device: str
     name: str
@@ -40,7 +40,7 @@ def gpus(on: str) -> tuple[Gpu, ...]:
     """The CUDA devices that ``cuda`` or ``cuda:0,1`` names.
 
     Raises:
-        Unsupported: There is none here, or not one of that number.
+        Unsupported: This machine has no CUDA device, or none of that number.
     """
     import torch
 
@@ -69,7 +69,7 @@ class CudaTrainer(BaseTrainer):
 
     Args:
         setup: ``on`` names the devices.
-        devices: The devices; those that are found unless given.
+        devices: The devices; those of this machine unless given.
 
     Raises:
         Unsupported: There is no such device.
@@ -83,13 +83,13 @@ class CudaTrainer(BaseTrainer):
         self._pools: dict[tuple[str, int], WorkerPool] = {}
 
     def run(self, jobs: Sequence[Job]) -> Iterator[Event]:
-        """See :class:`~chipwise.training.trainers.protocol.Trainer`."""
+        """Runs jobs and yields their events; see :class:`~chipwise.training.trainers.protocol.Trainer`."""
         trainings = [job for job in jobs if isinstance(job, TrainJob)]
         for wave in packed(trainings, self._devices):
             yield from self._wave(wave)
 
     def _wave(self, wave: Wave) -> Iterator[Event]:
-        """Runs jobs together that may share a device, each device at its own pace."""
+        """Runs the jobs of a wave at the same time; devices do not wait for each other."""
         under_way: dict[tuple[str, int], int] = {}
         pools = {gpu.device: self._pool(gpu, wave.slots) for gpu in self._devices}
         for number, (place, job) in enumerate(wave.jobs):
@@ -106,7 +106,7 @@ class CudaTrainer(BaseTrainer):
                     yield Event(job=place, kind=event.kind, data=event.data, died=event.died)
 
     def _pool(self, gpu: Gpu, slots: int) -> WorkerPool:
-        """A device's workers, as many as run side by side; workers of another number are stopped first."""
+        """Workers of a device, as many as train at the same time; workers for another number are stopped first."""
         key = gpu.device, slots
         if key not in self._pools:
             for other in [known for known in self._pools if known[0] == gpu.device]:
@@ -115,23 +115,23 @@ class CudaTrainer(BaseTrainer):
         return self._pools[key]
 
     def close(self) -> None:
-        """Ends the workers at once."""
+        """Stops the workers at once."""
         for pool in self._pools.values():
             pool.close()
 
 
 @dataclass(frozen=True)
 class Wave:
-    """Jobs that run ``slots`` side by side on each device, with their places."""
+    """Jobs that run ``slots`` at a time on each device, with their indices."""
 
     slots: int
     jobs: tuple[tuple[int, TrainJob], ...]
 
 
 def packed(jobs: Sequence[TrainJob], devices: Sequence[Gpu]) -> list[Wave]:
-    """The jobs in waves: first those that share the largest device's memory with others, then the large ones.
+    """Groups jobs into waves: first those small enough to share the largest device, then the large ones.
 
-    In a wave, as many run side by side on a device as the largest of them allows, at most ``MOST_PACKED``.
+    The largest job of a wave determines how many of its jobs fit on a device, at most ``MOST_PACKED``.
     """
     room = ROOM * min(gpu.free_bytes for gpu in devices)
     needs = [training_bytes(job) for job in jobs]
@@ -148,21 +148,21 @@ def packed(jobs: Sequence[TrainJob], devices: Sequence[Gpu]) -> list[Wave]:
 
 
 def training_bytes(job: TrainJob) -> float:
-    """Upper bound on device memory of a training: state, stored activations of a batch, logits, the process."""
+    """Upper bound on device memory of a training: state, stored activations of a batch, logits, and the process."""
     tokens = tokens_per_step(job.arch, build(Recipe, job.recipe, field="recipe"))
     return PROCESS_BYTES + STATE_BYTES * job.arch.parameters() + tokens * activation_bytes(job.arch)
 
 
 def activation_bytes(arch: ArchSpec) -> float:
-    """Bytes that one token keeps until the backward pass, from above: a layer's inputs in bf16, and logits in FP32.
+    """Upper bound on bytes stored per token until the backward pass: activations of the layers in bf16, and logits.
 
-    A layer keeps about 34 bytes for each value of its width (Korthikanti et al. 2022, arXiv:2205.05198, equation 1,
-    without the term of unfused attention); logits are held as bf16, FP32, and their gradient.
+    A layer stores about 34 bytes per unit of width (Korthikanti et al. 2022, arXiv:2205.05198, equation 1,
+    without the term of unfused attention). Logits are stored in bf16, in FP32, and as their gradient.
     """
     return 34.0 * arch.d_model * len(arch.layers) + 10.0 * arch.vocab_size
 
 
 def on_device(job: TrainJob, gpu: Gpu, slots: int) -> TrainJob:
-    """The job as a device runs it: compiled where it is long enough for that to pay, charged its share."""
+    """The job with its device settings: compiled if it is long enough, and charged its share of the device."""
     long = (job.gpu_budget_s or 0.0) >= COMPILED_FROM_S or (job.steps or 0) >= COMPILED_FROM_STEPS
     return replace(job, device=gpu.device, compiler="inductor" if long else None, device_share=1 / slots)

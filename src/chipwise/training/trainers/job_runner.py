@@ -12,7 +12,7 @@ from chipwise.training.trainers.jobs import run_job
 
 
 def main() -> int:
-    """Runs the job that the command line names; the exit code."""
+    """Runs the job named on the command line; returns the exit code."""
     if len(sys.argv) != 2:
         print(__doc__, file=sys.stderr)
         return 2
@@ -29,7 +29,7 @@ def main() -> int:
         print(f"{path}: {result.record('failed').get('message', str)}", file=sys.stderr)
         return 1
     values = result.record("values")
-    print(f"{path}: {values.get('loss', float):.4f} of loss after {values.get('steps', int)} steps")
+    print(f"{path}: loss {values.get('loss', float):.4f} after {values.get('steps', int)} steps")
     return 0
 
 

@@ -1,8 +1,9 @@
-"""Trainings as a folder of jobs that you run elsewhere: by hand, by a scheduler, on any machine with chipwise.
+"""Trainings as a folder of jobs that you run elsewhere: by hand or by a scheduler, on any machine with chipwise.
 
 The search writes ``jobs/`` in its folder and stops when it needs results; copy the folder to where you train, run
 ``run_job.sh`` for each line of ``todo.txt`` (``slurm_array.sh`` does it on a SLURM cluster), copy it back and continue
-with ``search --resume``. All is JSON, safetensors and token arrays; nothing in it is executed by the search.
+with ``search --resume``. The folder contains only JSON, safetensors and token arrays; the search executes nothing in
+it.
 
 ::
 
@@ -39,7 +40,7 @@ from chipwise.training.trainers.local import LocalTrainer, ended, judged_here
 from chipwise.training.trainers.protocol import BaseTrainer, Setup
 
 SCHEMA, RESULT_SCHEMA = "chipwise.job/1", "chipwise.job-result/1"
-STABLE = "stable.safetensors"  # the state that a longer training continues from
+STABLE = "stable.safetensors"  # state from which a longer training continues
 FOLDER = "jobs"
 
 RUN_JOB = """#!/bin/sh
@@ -71,7 +72,7 @@ cd "$SLURM_SUBMIT_DIR"
 
 @dataclass(frozen=True)
 class Written:
-    """A job as its file states it: the training, and which bits of text it is for."""
+    """A written job: the training, and the text it belongs to."""
 
     path: Path  # <architecture>/<name>.json
     job: TrainJob
@@ -79,7 +80,7 @@ class Written:
 
     @property
     def result(self) -> Path:
-        """The file that its run leaves."""
+        """The result file of the job."""
         return self.path.with_name(f"{self.path.stem}.result.json")
 
 
@@ -87,7 +88,7 @@ class JobsTrainer(BaseTrainer):
     """Writes jobs, reads returned results, and lists the jobs that must be run.
 
     Args:
-        setup: ``folder`` is the run's; ``device`` what trains elsewhere.
+        setup: ``folder`` is the run's folder; ``device`` the kind of device that trains.
     """
 
     accounts: ClassVar[frozenset[str]] = frozenset({"cpu", "gpu", "tokens"})
@@ -98,7 +99,7 @@ class JobsTrainer(BaseTrainer):
         self._here = LocalTrainer(Setup(on="local", folder=setup.folder, workers=1))
 
     def run(self, jobs: Sequence[Job]) -> Iterator[Event]:
-        """See :class:`~chipwise.training.trainers.protocol.Trainer`."""
+        """Runs jobs and yields their events; see :class:`~chipwise.training.trainers.protocol.Trainer`."""
         waiting: list[Written] = []
         spoilt: list[str] = []
         for place, job in enumerate(jobs):
@@ -138,7 +139,7 @@ class JobsTrainer(BaseTrainer):
         return written.path.relative_to(self.folder).as_posix()
 
     def write(self, job: TrainJob) -> Written:
-        """Writes one job with its inputs, unless it exists; existing results are kept."""
+        """Writes a job with its inputs unless it exists; existing results are kept."""
         source = Path(job.tokens).read_bytes()
         text = hashlib.sha256(source).hexdigest()
         tokens = self.folder / "tokens" / f"{text[:16]}.npz"
@@ -156,10 +157,10 @@ class JobsTrainer(BaseTrainer):
         return written
 
     def take(self, written: Written, result: Record) -> dict[str, object]:
-        """Copies a job's output into the training's folder; returns its result as a local training would.
+        """Copies a job's output to the training's folder; returns its result as a local training would.
 
         Raises:
-            InputError: Its weights are not those it states, or of another architecture.
+            InputError: The weights differ from those in the result, or are of another architecture.
         """
         place, target, name = written.path.parent, Path(written.job.folder), self._name(written)
         weights = place / Path(result.get("weights", str, "")).name
@@ -182,10 +183,10 @@ class JobsTrainer(BaseTrainer):
         return {**losses_renamed(result.record("values").data), "weights": str(target / weights.name)}
 
     def read(self, written: Written) -> Record:
-        """The result of a job, checked to be its own.
+        """Reads the result of a job, and checks that it belongs to the job.
 
         Raises:
-            InputError: It is half a file, or of another job.
+            InputError: The file is truncated, or belongs to another job.
         """
         again = f"delete it and run the job again: ./run_job.sh {self._name(written)}"
         found = read_result(written.result)
@@ -211,10 +212,10 @@ class JobsTrainer(BaseTrainer):
 
 
 def read_result(path: Path) -> Record:
-    """A JSON object that a job left.
+    """Reads the JSON object that a job wrote.
 
     Raises:
-        InputError: It is missing, half a file, or something else.
+        InputError: The file is missing, truncated, or not a result.
     """
     try:
         found = read_json(path)
@@ -233,10 +234,10 @@ def _check_weights(path: Path, job: TrainJob) -> None:
 
 
 def run_job(path: Path) -> dict[str, object]:
-    """Runs the job that a file states, in its own folder, and writes its result next to it.
+    """Runs the job in a file and writes its result next to it.
 
     Raises:
-        InputError: The file holds no job, or its text is not the one it was written for.
+        InputError: The file does not hold a job, or the text next to it is not the job's.
     """
     found = read_result(path)
     if found.data.get("schema") != SCHEMA or not isinstance(found.data.get("job"), dict):

@@ -1,4 +1,4 @@
-"""Trainings on this machine's cores, one thread each, in worker processes."""
+"""Trains on this machine's cores, in worker processes of one thread each."""
 
 from __future__ import annotations
 
@@ -13,12 +13,11 @@ from chipwise.training.trainers.protocol import BaseTrainer, Setup
 
 
 class LocalTrainer(BaseTrainer):
-    """Runs jobs on a pool of worker processes; job folders keep checkpoints, so a killed job continues.
+    """Runs jobs on a pool of worker processes; job folders contain checkpoints, so a killed job continues.
 
     Args:
-        setup: ``workers`` processes.
-        pool: Another pool than that of :func:`~chipwise.training.loop.worker.training_pool`; it is closed with the
-        trainer.
+        setup: ``workers`` is the number of processes.
+        pool: A pool to use instead of :func:`~chipwise.training.loop.worker.training_pool`'s; the trainer closes it.
     """
 
     accounts: ClassVar[frozenset[str]] = frozenset({"cpu", "tokens"})
@@ -28,7 +27,7 @@ class LocalTrainer(BaseTrainer):
         self._workers, self._pool = setup.workers, pool
 
     def run(self, jobs: Sequence[Job]) -> Iterator[Event]:
-        """See :class:`~chipwise.training.trainers.protocol.Trainer`."""
+        """Runs jobs and yields their events; see :class:`~chipwise.training.trainers.protocol.Trainer`."""
         if not jobs:
             return
         if self._pool is None:
@@ -36,19 +35,19 @@ class LocalTrainer(BaseTrainer):
         yield from pool_events(self._pool, jobs)
 
     def close(self) -> None:
-        """Ends the workers at once."""
+        """Stops the workers at once."""
         if self._pool is not None:
             self._pool.close()
 
 
 def ended(job: TrainJob) -> bool:
-    """Whether this machine holds the result of a job, wherever it ran."""
+    """Whether this machine has the result of a job, wherever the job ran."""
     return (Path(job.folder) / job.result_name).exists()
 
 
 def judged_here(trainer: LocalTrainer, place: int, job: TrainJob) -> Iterator[Event]:
-    """The events of a job that :func:`ended`: at most another weight format is evaluated, on this machine's cores."""
-    if job.device is not None:  # a training on a GPU is in bf16 unless stated
+    """Events of an :func:`ended` job: if another weight format is needed, this machine's cores evaluate it."""
+    if job.device is not None:  # trainings on a GPU use bf16 unless stated otherwise
         precision = job.precision or "bf16"
         job = replace(job, device=None, precision=precision, cpu_budget_s=job.gpu_budget_s, gpu_budget_s=None)
     for event in trainer.run([job]):
@@ -56,7 +55,7 @@ def judged_here(trainer: LocalTrainer, place: int, job: TrainJob) -> Iterator[Ev
 
 
 def pool_events(pool: WorkerPool, jobs: Sequence[Job]) -> Iterator[Event]:
-    """Submits ``jobs`` and yields their events by their places; events of earlier jobs are left out."""
+    """Submits ``jobs`` and yields their events by index; events of earlier jobs are skipped."""
     places = {pool.submit(job.to_data()): place for place, job in enumerate(jobs)}
     for event in pool.events():
         if event.job in places:

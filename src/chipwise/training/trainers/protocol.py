@@ -1,7 +1,7 @@
-"""The Trainer protocol, and the table of trainers. One file each: ``local``, ``cuda``, ``ray_cluster``, ``jobs``.
+"""The protocol of trainers, and their table, one file each: ``local``, ``cuda``, ``ray_cluster``, ``jobs``.
 
-A trainer does jobs and nothing else: which candidate is trained for how long is decided by the search. What a job
-leaves in its folder on this machine is the same wherever it ran, so a run may continue with another trainer.
+A trainer only runs jobs; the search decides which candidates are trained and for how long. A job leaves the same files
+in its folder on this machine wherever it ran, so a run may continue with another trainer.
 """
 
 from __future__ import annotations
@@ -32,22 +32,22 @@ TRAINERS = Table(
 class Setup:
     """Arguments of a trainer.
 
-    ``on`` is the run file's ``train.on``, such as ``cuda:0,1`` or ``ray://head:10001``; ``folder`` the run's.
+    ``on`` is the run file's ``train.on``, such as ``cuda:0,1`` or ``ray://head:10001``; ``folder`` is the run's folder.
     """
 
     on: str
     folder: Path
-    workers: int = 2  # trainings side by side
-    device: str = "cpu"  # what trains: cpu or cuda; of trainers that have both
-    options: Mapping[str, object] = field(default_factory=dict)  # what tests replace
+    workers: int = 2  # trainings at the same time
+    device: str = "cpu"  # kind of device, cpu or cuda, for trainers that support both
+    options: Mapping[str, object] = field(default_factory=dict)  # options that tests replace
 
 
 class Trainer(Protocol):
-    """Does jobs side by side. Made with a :class:`Setup`; nothing is started before the first job.
+    """Runs jobs in parallel. Created from a :class:`Setup`; nothing starts before the first job.
 
     Attributes:
-        accounts: The budgets whose use it can state of each job: ``cpu`` (seconds), ``gpu`` (seconds), ``tokens``.
-        whole: Whether its CPU seconds are this machine's own, so that a budget in them counts all that a search does.
+        accounts: Budgets whose use it reports for each job: ``cpu`` (seconds), ``gpu`` (seconds), ``tokens``.
+        whole: Whether jobs use this machine's CPU, so that a budget in CPU seconds counts everything a search does.
     """
 
     accounts: ClassVar[frozenset[str]]
@@ -63,19 +63,19 @@ class Trainer(Protocol):
         ...
 
     def run(self, jobs: Sequence[Job]) -> Iterator[Event]:
-        """Events until every job has ended; an event's ``job`` is the index in ``jobs``.
+        """Yields events until every job has ended; an event's ``job`` is its index in ``jobs``.
 
-        When the ``result`` of a job is given, the job's folder holds its weights, its result and the state that a
-        longer training continues from, as if it had run here. What had been finished before is not done again.
+        When a job's ``result`` is yielded, its folder contains weights, result and the state from which a longer
+        training continues, as if it had run here. Finished jobs are not repeated.
 
         Raises:
-            JobsMissing: Jobs must be run elsewhere first. All results that are there were given before.
-            InputError: A result that came back cannot be used. All others were given before.
+            JobsMissing: Jobs must be run elsewhere first. All available results have been yielded before.
+            InputError: A returned result cannot be used. All others have been yielded before.
         """
         ...
 
     def close(self) -> None:
-        """Stops its work at once."""
+        """Stops all work at once."""
         ...
 
     def __enter__(self) -> Self:
@@ -85,12 +85,12 @@ class Trainer(Protocol):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Closes it."""
+        """Closes the trainer."""
         ...
 
 
 class BaseTrainer:
-    """A context manager that closes; trainers may extend it."""
+    """A context manager that calls :meth:`close`; trainers may extend it."""
 
     def __enter__(self) -> Self:
         """The trainer itself."""
@@ -99,15 +99,15 @@ class BaseTrainer:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Closes it."""
+        """Closes the trainer."""
         self.close()
 
     def close(self) -> None:
-        """Does nothing: there is nothing to end."""
+        """Does nothing; this trainer has nothing to stop."""
 
 
 def kind_of(on: str) -> str:
-    """The table's row for ``on``, by the part before a colon.
+    """The key of ``on`` in the table: the part before a colon.
 
     >>> kind_of("cuda:0,1"), kind_of("ray://head:10001"), kind_of("local")
     ('cuda', 'ray', 'local')
@@ -116,7 +116,7 @@ def kind_of(on: str) -> str:
 
 
 def open_trainer(setup: Setup) -> Trainer:
-    """The trainer that ``setup.on`` names.
+    """Opens the trainer that ``setup.on`` names.
 
     Raises:
         UnknownName: There is none of this name.

@@ -1,8 +1,8 @@
-"""Trainings as tasks of a Ray cluster: the user's own, or one that Ray starts on this machine.
+"""Trains in tasks of a Ray cluster: the user's own, or one that Ray starts on this machine.
 
-A task gets its text and the state it continues from, and gives weights and state back, so the nodes need no common
-disk; they need chipwise and torch. A training whose worker or node died is submitted again, and continues from its last
-checkpoint where that node is still there.
+A task receives the text and the state it continues from, and returns weights and state, so nodes need no shared disk;
+they need chipwise and torch. If a worker or node dies, its training is submitted again; it continues from its last
+checkpoint if it runs on the same node.
 """
 
 from __future__ import annotations
@@ -27,17 +27,17 @@ from chipwise.training.trainers.jobs import STABLE
 from chipwise.training.trainers.local import LocalTrainer, ended, judged_here
 from chipwise.training.trainers.protocol import BaseTrainer, Setup
 
-TRIES = 4  # submissions of a training whose worker keeps dying
+TRIES = 4  # submissions of a training whose worker dies again and again
 LOOK_S = 1.0
-ANSWER_S = 10.0  # that a cluster may take to answer at all
+ANSWER_S = 10.0  # seconds to wait for the cluster's first answer
 
 
-Failed = dict[str, str]  # class and message of an error
+Failed = dict[str, str]  # class and message of an exception
 
 
 @dataclass(frozen=True)
 class Trained:
-    """What a task gives back: the job's result, the training's own file, weights, and the state to go on from."""
+    """Output of a task: the job's result, the result file, weights, and the state to continue from."""
 
     values: dict[str, object]
     training: dict[str, object]
@@ -60,7 +60,7 @@ class RayTrainer(BaseTrainer):
 
     Raises:
         MissingExtra: Ray is not installed.
-        Unsupported: There is no cluster at the address.
+        Unsupported: No cluster answers at the address.
     """
 
     accounts: ClassVar[frozenset[str]] = frozenset({"cpu", "gpu", "tokens"})
@@ -79,19 +79,19 @@ class RayTrainer(BaseTrainer):
             self._connect()
 
     def _connect(self) -> None:
-        """Connects to the cluster, or starts Ray on this machine, unless this process has done so."""
+        """Connects to the cluster, or starts Ray on this machine; once per process."""
         ray, on = self._ray, self._setup.on
         if not ray.is_initialized():
             _require_answer(on)
             os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-            os.environ.setdefault("RAY_raylet_start_wait_time_s", "120")  # a busy machine takes more than the usual 30
+            os.environ.setdefault("RAY_raylet_start_wait_time_s", "120")  # a busy machine exceeds the default of 30 s
             quiet: dict[str, object] = {"log_to_driver": False, "configure_logging": False}
             try:
                 if on == "ray":
                     self._start(quiet)
                 else:
                     ray.init(address=on, **quiet)
-            except Exception as error:  # where a start takes too long, the library raises nothing more special
+            except Exception as error:  # the library raises plain Exception if a start takes too long
                 why = " ".join(str(error).split())[:300]
                 said = "Ray does not start here" if on == "ray" else f"no Ray cluster answers at {on}"
                 raise Unsupported(f"train.on: {said} ({why})") from None
@@ -100,18 +100,18 @@ class RayTrainer(BaseTrainer):
         self._task = ray.remote(num_cpus=1, max_retries=0, **needs)(train_task)
 
     def _start(self, options: Mapping[str, object]) -> None:
-        """Starts a separate Ray on this machine; tried twice, since its ports may be taken meanwhile."""
+        """Starts a separate Ray on this machine; tries twice, because another process may take its ports."""
         for last in (False, True):
             try:
                 self._ray.init(address="local", num_cpus=self._setup.workers, include_dashboard=False, **options)
                 return
-            except Exception:  # where a start takes too long, the library raises nothing more special
+            except Exception:  # the library raises plain Exception if a start takes too long
                 if last:
                     raise
                 self._ray.shutdown()
 
     def run(self, jobs: Sequence[Job]) -> Iterator[Event]:
-        """See :class:`~chipwise.training.trainers.protocol.Trainer`."""
+        """Runs jobs and yields their events; see :class:`~chipwise.training.trainers.protocol.Trainer`."""
         left: dict[object, _Running] = {}
         for place, job in enumerate(jobs):
             assert isinstance(job, TrainJob)
@@ -155,23 +155,23 @@ class RayTrainer(BaseTrainer):
         return self._task.remote(job.to_data(), name, self._texts[name], state)
 
     def close(self) -> None:
-        """Stops its tasks; leaves a cluster that existed before."""
+        """Cancels its tasks; a cluster that existed before keeps running."""
         self._here.close()
         if self._mine:
             self._ray.shutdown()
 
 
 def place_on_node(data: dict[str, object], text: str, stable: bytes | None) -> Path:
-    """A job's folder on a node: separate by user and job, with text and state for continuing."""
+    """The job's folder on a node, separate for each user and job, with text and state to continue from."""
     base = Path(tempfile.gettempdir()) / f"chipwise-ray-{os.getuid() if hasattr(os, 'getuid') else 0}"
     return base / digest([data, text, None if stable is None else hashlib.sha256(stable).hexdigest()])
 
 
 def train_task(data: dict[str, object], text: str, tokens: bytes, stable: bytes | None) -> Trained | Failed:
-    """One training on a node: its result, weights and state for continuing; or its error.
+    """Trains on a node; returns result, weights and state to continue from, or the error.
 
-    It works in a folder of the node that is named by the job, so that a second try continues from the first one's
-    checkpoint, and leaves nothing there when it has ended.
+    It works in a folder on the node that is named after the job, so that a second try continues from the first one's
+    checkpoint. The folder is deleted when the task ends.
     """
     import torch
 
@@ -199,7 +199,7 @@ def train_task(data: dict[str, object], text: str, tokens: bytes, stable: bytes 
 
 
 def _kept(job: TrainJob, found: Trained) -> dict[str, object]:
-    """Writes a task's output into the training's folder; returns its result as a local training would."""
+    """Writes a task's output to the training's folder; returns its result as a local training would."""
     folder = Path(job.folder)
     path = folder / Record.of(found.values).get("weights", str)
     with storage(folder):
@@ -212,14 +212,14 @@ def _kept(job: TrainJob, found: Trained) -> dict[str, object]:
 
 
 def _require_answer(on: str) -> None:
-    """Checks that something listens at ``ray://HOST:PORT``: the library itself waits for minutes without a word.
+    """Checks that something listens at ``ray://HOST:PORT``; the library itself would wait silently for minutes.
 
     Raises:
-        Unsupported: Nothing does.
+        Unsupported: Nothing listens there.
     """
     host, _, port = on.removeprefix("ray://").rpartition(":")
     if not on.startswith("ray://") or not host or not port.isdecimal():
-        return  # the library names what is wrong
+        return  # the library reports what is wrong
     try:
         with socket.create_connection((host.strip("[]"), int(port)), timeout=ANSWER_S):
             pass

@@ -1,4 +1,4 @@
-"""The field ``train`` of a run file: where candidates are trained."""
+"""The field ``train`` of a run file: the place where candidates are trained."""
 
 from __future__ import annotations
 
@@ -14,16 +14,17 @@ FORMS = ("local", "cuda", "cuda:0,1", "ray", "ray://head:10001", "jobs")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainSpec:
-    """Location and method of training. It changes no trial's meaning: a run may continue elsewhere.
+    """Where and how candidates are trained. Trials stay comparable if it changes, so a run may continue elsewhere.
 
-    ``on`` is ``local`` (this machine's cores), ``cuda`` or ``cuda:0,1`` (GPUs of this machine), ``ray`` (a Ray of this
-    machine's own), ``ray://head:10001`` (a Ray cluster), or ``jobs`` (a folder of jobs that you run elsewhere).
+    ``on`` is ``local`` (this machine's cores), ``cuda`` or ``cuda:0,1`` (GPUs of this machine), ``ray`` (a Ray cluster
+    started on this machine), ``ray://head:10001`` (a Ray cluster), or ``jobs`` (a folder of jobs that you run
+    elsewhere).
     """
 
     on: str = "local"
-    device: Literal["cpu", "cuda"] | None = None  # what trains, of ray and jobs; the CPU unless given
-    price: str | float | None = None  # of an hour of one device (a GPU; of a CPU one core), for budgets in dollars
-    precision: Literal["bf16", "fp32"] | None = None  # precision of matrix products; the faster one unless given
+    device: Literal["cpu", "cuda"] | None = None  # kind of device, for ray and jobs; the CPU unless given
+    price: str | float | None = None  # per hour of one device (a GPU or a CPU core), for budgets in dollars
+    precision: Literal["bf16", "fp32"] | None = None  # of matrix products; the faster one unless given
 
     def __post_init__(self) -> None:
         if self.kind not in TRAINERS.names():
@@ -36,25 +37,25 @@ class TrainSpec:
         if self.kind == "ray" and rest and not (rest.startswith("://") and rest[3:].rpartition(":")[2].isdecimal()):
             raise SpecError(f"{short(self.on)} is not an address; write ray or ray://head:10001", field="on")
         if self.kind in ("local", "jobs") and rest:
-            raise SpecError(f"{self.kind} takes nothing after its name, not {short(rest)}", field="on")
+            raise SpecError(f"{self.kind} takes nothing after its name, but has {short(rest)}", field="on")
         if self.device is not None and self.kind not in ("ray", "jobs"):
-            raise SpecError(f"{self.kind} trains on {self.trains_on}; only ray and jobs have a choice", field="device")
+            raise SpecError(f"{self.kind} trains on {self.trains_on}; only ray and jobs can choose", field="device")
         _ = self.usd_per_s
 
     @property
     def kind(self) -> str:
-        """The trainer's name in the table."""
+        """The trainer's key in the table."""
         return kind_of(self.on)
 
     @property
     def trains_on(self) -> Literal["cpu", "cuda"]:
-        """Kind of device that computes the trainings."""
+        """Kind of device that trains: cpu or cuda."""
         chosen = self.device if self.kind in ("ray", "jobs") else None
         return chosen or ("cuda" if self.kind == "cuda" else "cpu")
 
     @property
     def usd_per_s(self) -> float | None:
-        """Dollars for a second of one device; None if no price is stated."""
+        """Dollars per second of one device; None if no price is stated."""
         if self.price is None:
             return None
         try:
@@ -74,5 +75,5 @@ class TrainSpec:
 
     @property
     def whole(self) -> bool:
-        """Whether a budget in CPU seconds counts all that the search does, not its trainings alone."""
+        """Whether a budget in CPU seconds counts everything a search does, not only its trainings."""
         return bool(TRAINERS.load(self.kind).whole)

@@ -125,7 +125,7 @@ def test_values_that_are_no_numbers_and_weights_of_nobody_are_refused(tmp_path: 
         bad = weights | {"norm.weight": np.full(16, value, np.float32)}
         with pytest.raises(SpecError, match=r"norm\.weight has values that are not finite"):
             save_pretrained(arch, bad, None, tmp_path / "bad")
-    with pytest.raises(SpecError, match='"mine" are in no place'):
+    with pytest.raises(SpecError, match='"mine" are not part'):
         save_pretrained(arch, weights | {"mine": np.ones(1, np.float32)}, None, tmp_path / "bad")
     assert not (tmp_path / "bad" / "config.json").exists()
 

@@ -204,7 +204,7 @@ def changed(tokenizer: Tokenizer, **parts: object) -> dict:
                 },
                 normalizer={"type": "Replace"},
             ),
-            "'a' and 'ba' make a token and are no merge",
+            "'a' and 'ba' form a token but are not a merge",
         ),
     ],
 )

@@ -275,7 +275,7 @@ def test_wrong_weights_are_named(tmp_path) -> None:
     missing = {name: value for name, value in weights.items() if "ffn.up" not in name}
     with pytest.raises(SpecError, match=r"layers\.0\.ffn\.up\.weight.*missing"):
         save_pretrained(toy_arch(), missing, None, tmp_path)
-    with pytest.raises(SpecError, match=r"stray.*in no place of toy"):
+    with pytest.raises(SpecError, match=r"stray.*not part of toy"):
         save_pretrained(toy_arch(), weights | {"stray": torch.zeros(1)}, None, tmp_path)
     with pytest.raises(SpecError, match=r"norm\.weight has shape \(3,\), toy needs \(16,\)"):
         save_pretrained(toy_arch(), weights | {"norm.weight": torch.zeros(3)}, None, tmp_path)

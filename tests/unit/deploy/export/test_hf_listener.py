@@ -126,9 +126,9 @@ def test_what_is_not_exported_is_named(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["Whisper", "HuBERT"])
 def test_models_that_hear_are_not_cut(name: str, tmp_path: Path) -> None:
     written(name, tmp_path)
-    with pytest.raises(Unsupported, match="hear and are not cut"):
+    with pytest.raises(Unsupported, match="read sound and cannot be cut"):
         require_folder(tmp_path)
-    with pytest.raises(Unsupported, match="hear and are not cut"):
+    with pytest.raises(Unsupported, match="read sound and cannot be cut"):
         require_folder(tmp_path, text=False)
 
 

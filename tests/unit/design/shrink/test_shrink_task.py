@@ -121,7 +121,7 @@ def test_a_chip_that_is_not_here_is_predicted(home, tmp_path) -> None:
 
 
 def test_a_classifier_without_its_data_is_told_what_to_name(home, tmp_path) -> None:
-    with pytest.raises(Unsupported, match=r"reads no text; name a run file of its task.*--data vision\.yaml"):
+    with pytest.raises(Unsupported, match=r"does not read text; name a run file of its task.*--data vision\.yaml"):
         api.shrink(home / "trained" / "model", out=tmp_path / "out")
     other = tmp_path / "other.yaml"
     image = {**IMAGE, "size": 16}

@@ -140,7 +140,7 @@ def test_what_does_not_fit_is_refused(opened: Any, tmp_path: Path) -> None:
     other = build(SpaceSpec, {**SPACE, "image": {**SPACE["image"], "classes": 4}})
     with pytest.raises(InputError, match="labels"):
         data.require_fit(design_of(CHOICES, spec=other).arch)
-    with pytest.raises(InputError, match="draws no images"):
+    with pytest.raises(InputError, match="does not generate images"):
         data.require_fit(judging_arch(opened.inputs))
     with pytest.raises(SpecError, match="classifier_steps"):
         DrawnSpec(classifier_steps=0)
@@ -154,7 +154,7 @@ def test_what_does_not_fit_is_refused(opened: Any, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"steps": []}, "lists the numbers of steps"),
+        ({"steps": []}, "list the numbers of steps"),
         ({"training": ["flow", "shortcut"]}, "shortcut training is no longer part of chipwise"),
         ({"stem": ["conv4"]}, "patches of an image"),
         ({"steps": [0]}, "at least 1"),

@@ -74,7 +74,7 @@ def test_a_search_ends_with_a_winner_that_draws(tmp_path: Path) -> None:
 
 def test_a_run_without_steps_is_refused() -> None:
     image = {name: value for name, value in SPACE["image"].items() if name not in ("steps", "training")}  # type: ignore[attr-defined]
-    with pytest.raises(SpecError, match="lists the numbers of steps"):
+    with pytest.raises(SpecError, match="list the numbers of steps"):
         run_spec({**RUN, "space": {**SPACE, "image": image}}, file="run.yaml")
 
 

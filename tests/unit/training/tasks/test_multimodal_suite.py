@@ -151,7 +151,7 @@ def test_broken_tables_are_named(tmp_path: Path, text: str, words: str) -> None:
 def test_fields_that_do_not_fit_are_refused() -> None:
     with pytest.raises(SpecError, match=r"path: name the file"):
         QuestionsSpec(source="files")
-    with pytest.raises(SpecError, match=r"space\.image: says what images and questions are"):
+    with pytest.raises(SpecError, match=r"space\.image: is missing; describe both inputs"):
         MULTIMODAL.require_fit(
             Workload(prompt_tokens=1, new_tokens=1),
             build(SpaceSpec, {**SPACE, "image": {"size": 32, "classes": 2, "patch": [8]}}),

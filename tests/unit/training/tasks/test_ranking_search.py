@@ -91,5 +91,5 @@ def test_a_search_ends_with_a_winner_that_ranks_what_comes_next(folder: Path) ->
 def test_a_space_that_ranks_nothing_is_refused() -> None:
     space = {name: value for name, value in RUN["space"].items() if name != "ranking"}  # type: ignore[attr-defined]
     layer = {"heads": [1], "kv_heads": [1], "ffn": ["relu"], "ffn_width": [16]}
-    with pytest.raises(SpecError, match=r"space.ranking.*what requests hold"):
+    with pytest.raises(SpecError, match=r"space.ranking.*describe requests"):
         run_spec({**RUN, "space": space | {"vocab_size": [20], "layer": layer}}, file="run.yaml")

@@ -163,7 +163,7 @@ def test_what_is_learnt_is_what_is_served(tmp_path: Path) -> None:
 
 def test_a_folder_holds_one_set_of_requests(tmp_path: Path) -> None:
     opened(tmp_path)
-    with pytest.raises(StudyError, match="other requests"):
+    with pytest.raises(StudyError, match="different requests"):
         opened(tmp_path, least_history=3)
 
 
@@ -172,7 +172,7 @@ def test_a_folder_holds_one_set_of_requests(tmp_path: Path) -> None:
     [
         ({"space": {"ranking": SPACE["ranking"] | {"items": 25}}}, "24 items, not 25"),
         ({"space": {"ranking": SPACE["ranking"] | {"tags": 4}}}, "3 tags"),
-        ({"space": {"ranking": SPACE["ranking"] | {"candidates": 30}}}, "29 candidates are drawn"),
+        ({"space": {"ranking": SPACE["ranking"] | {"candidates": 30}}}, "29 candidates are needed"),
         ({"least_history": 16}, "needs 20"),
         ({"tags": "colours"}, "colours"),
         ({"time": "item_id", "item": "timestamp"}, "holds what is no time"),

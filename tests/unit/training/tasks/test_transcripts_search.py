@@ -109,7 +109,7 @@ def test_a_space_without_sounds_is_refused() -> None:
     space = {name: value for name, value in RUN["space"].items() if name != "sound"}
     layer = {"heads": [1], "kv_heads": [1], "ffn": ["gelu"], "ffn_width": [16]}
     goals: dict[str, Any] = {"constraints": {}, "objectives": {"cer": "minimize"}}
-    with pytest.raises(SpecError, match=r"space.sound.*what sounds are"):
+    with pytest.raises(SpecError, match=r"space.sound.*describe the spectrograms"):
         run_spec({**RUN, **goals, "space": space | {"vocab_size": [20], "layer": layer}}, file="run.yaml")
 
 

@@ -241,7 +241,7 @@ def test_the_data_in_a_run(npz: Path, tmp_path: Path) -> None:
     loaded.require_fit(design.arch)
     with pytest.raises(InputError, match="classes"):
         loaded.require_fit(replace(design.arch, head=replace(design.arch.head, count=4)))
-    with pytest.raises(StudyError, match="other images"):
+    with pytest.raises(StudyError, match="different images"):
         opened(npz, tmp_path / "corpus", validation_share=0.1).prepare()
 
 

@@ -1,14 +1,14 @@
 """Data set of images for diffusion: a denoiser learns to move noise to images along straight paths (rectified flow).
 
-An image at time t is (1 − t) noise + t image, and moves at image − noise; the loss is the mean square of what a model
-says less that. Guided models train without the label on a tenth of the images. The
-metric is the Fréchet distance of generated images. A latent model learns the images' latents (``latents.py``), holds
-the decoder, and is scored on decoded images.
+At time t the input is (1 − t) noise + t image, whose velocity is image − noise; the loss is the mean squared error of
+the predicted velocity. Guided models train without the label on a tenth of the images. The metric is the Fréchet
+distance of generated images. A latent model learns the images' latents (``latents.py``), contains the decoder, and is
+scored on decoded images.
 
 References:
-    Liu et al. 2023, arXiv:2209.03003 (rectified flow). Times drawn from a logistic of a normal: Esser et al. 2024
-    (Stable Diffusion 3), arXiv:2403.03206, section 3.1.
-    Labels left out: Ho and Salimans 2022, arXiv:2207.12598, algorithm 1.
+    Liu et al. 2023, arXiv:2209.03003 (rectified flow). Times with a logit-normal distribution: Esser et al. 2024
+    (Stable Diffusion 3), arXiv:2403.03206, section 3.1. Label dropout: Ho and Salimans 2022, arXiv:2207.12598,
+    algorithm 1.
 """
 
 from __future__ import annotations
@@ -42,9 +42,9 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
 
 
-DRAWN = 640  # images that a model is evaluated by
-ROWS = 128  # of them at a time
-DROPPED = 0.1  # share of the labels that a guided model is not told, as in DiT
+DRAWN = 640  # images generated for an evaluation
+ROWS = 128  # images generated at a time
+DROPPED = 0.1  # share of labels hidden from a guided model, as in DiT
 SEEDS: Mapping[Split, int] = {"validation": 1, "test": 2}
 
 
@@ -57,11 +57,11 @@ class Classifier:
 
     @cached_property
     def model(self) -> Any:
-        """Its torch module."""
+        """The classifier as a torch module."""
         return load_model(self.arch, self.weights)
 
     def features(self, images: NDArray[np.float32]) -> Float64Array:
-        """Inputs of the head, (n, width), for scaled images (n, C, Y, X)."""
+        """Inputs of the classifier's head, (n, width), for scaled images (n, C, Y, X)."""
         import torch
 
         found: list[Any] = []
@@ -80,19 +80,19 @@ class FlowImages(LabelledArrays):
     """See :class:`chipwise.training.data.arrays.LabelledArrays`; ``classifier`` gives the features for scoring."""
 
     classifier: Classifier
-    moments: Mapping[Split, Moments]  # of the real images' features
-    codecs: Mapping[int, Codec] = field(default_factory=dict)  # autoencoders by how many pixels a latent is wide
+    moments: Mapping[Split, Moments]  # of the real images' features, by part
+    codecs: Mapping[int, Codec] = field(default_factory=dict)  # autoencoders by the width of a latent in pixels
 
     def require_fit(self, arch: ArchSpec) -> None:
-        """Raises InputError if the model's images or labels differ, or it is no denoiser."""
-        denoiser, shape = fitting(arch.head, Denoiser, f"{arch.name} draws no images"), arch.stem.shape
+        """Raises InputError if the model is no denoiser, or its images or labels differ from the data's."""
+        denoiser, shape = fitting(arch.head, Denoiser, f"{arch.name} does not generate images"), arch.stem.shape
         if shape != self.shape(arch):
-            raise InputError(f"the model draws images of {shape}, the data has {self.shape(arch)}")
+            raise InputError(f"the model generates images of {shape}, the data has {self.shape(arch)}")
         if denoiser.labels != len(self.classes):
             raise InputError(f"the model knows {denoiser.labels} labels, the data has {len(self.classes)}")
 
     def _codec(self, arch: ArchSpec) -> Codec | None:
-        """The autoencoder of the model's latents; None if it draws pixels.
+        """The autoencoder of the model's latents; None if it generates pixels.
 
         Raises:
             InputError: The data has no such autoencoder.
@@ -104,7 +104,7 @@ class FlowImages(LabelledArrays):
         if codec is None or codec.latents != latents:
             known = ", ".join(map(str, self.codecs)) or "none"
             raise InputError(
-                f"the model draws latents of {latents.factor} pixels, the data has autoencoders of {known}"
+                f"the model generates latents of {latents.factor} pixels, the data has autoencoders of {known}"
             )
         return codec
 
@@ -158,7 +158,7 @@ class FlowImages(LabelledArrays):
         return noise[:count], np.arange(DRAWN)[:count] % len(self.classes)
 
     def distances(self, images: NDArray[np.float32], split: Split) -> Float64Array:
-        """Contribution of each generated image, (n,), to the Fréchet distance from real ones of ``split``: its mean."""
+        """Contribution of each generated image, (n,), to the Fréchet distance from real ones of ``split``."""
         return distances(self.classifier.features(images), self.moments[split])
 
     def judge(
@@ -169,7 +169,7 @@ class FlowImages(LabelledArrays):
         most: int | None = None,
         dtype: torch.dtype | None = None,
     ) -> HeldOutScore:
-        """Fréchet distance of images that ``model`` generates in its own number of steps."""
+        """Fréchet distance of images that ``model`` generates with its own number of steps."""
         images = self.drawn(model, split=split, most=most, dtype=dtype)
         return HeldOutScore(loss=float(self.distances(images, split).mean()))
 
@@ -184,7 +184,7 @@ class FlowImages(LabelledArrays):
     ) -> NDArray[np.float32]:
         """Images (n, C, Y, X) generated by ``model``, scaled as in training; ``most`` limits n.
 
-        Steps, solver and guidance are the model's own, unless ``served`` has others.
+        Steps, solver and guidance are those of ``served`` if given, else the model's own.
         """
         import torch
 
@@ -215,7 +215,7 @@ class FlowImages(LabelledArrays):
             return float(self.loss(model, parts, torch.float32))
 
     def fields(self) -> Mapping[str, AnyArray]:
-        """Classifier, moments and autoencoders, then the fields of all labelled arrays."""
+        """Arrays of the classifier, the moments and the autoencoders, then those of all labelled data."""
         held: dict[str, AnyArray] = {"classifier": np.array(json.dumps(to_data(self.classifier.arch)))}
         held |= {f"classifier.{name}": value for name, value in self.classifier.weights.items()}
         for split, moments in self.moments.items():
@@ -227,9 +227,9 @@ class FlowImages(LabelledArrays):
 
     @classmethod
     def of_fields(cls, file: Mapping[str, AnyArray]) -> Self:
-        """The data set of a file's arrays."""
+        """Builds the data set from the arrays of a file."""
         if "classifier" not in file:
-            raise ValueError("holds no classifier to judge images by")
+            raise ValueError("holds no classifier to score images with")
 
         def below(start: str) -> dict[str, AnyArray]:
             return {name.removeprefix(start): file[name] for name in file if name.startswith(start)}
@@ -254,6 +254,6 @@ class FlowImages(LabelledArrays):
         moments: Mapping[Split, Moments],
         codecs: Mapping[int, Codec],
     ) -> Self:
-        """The data set of labelled images, with the scoring classifier and the autoencoders."""
+        """Builds the data set from labelled images, the classifier for scoring, and the autoencoders."""
         held = {each.name: getattr(images, each.name) for each in fields(images)}
         return cls(**held, classifier=classifier, moments=moments, codecs=codecs)

@@ -1,13 +1,14 @@
 """The Fréchet distance between generated and real images, on features of a small classifier.
 
-Both sets of features count as normal distributions; the distance is |μ − μ'|² + tr(Σ + Σ' − 2 (Σ Σ')^½). It is a mean
-over the made images: each gets the distance plus its influence on it, and influences sum to zero. So a distance has a
-standard error over images, and two models that were given the same noise are compared image by image.
+Both sets of features are modelled as normal distributions; the distance is |μ − μ'|² + tr(Σ + Σ' − 2 (Σ Σ')^½). It is
+computed as a mean over the generated images: an image's contribution is the distance plus the image's influence on it,
+and influences sum to zero. The distance therefore has a standard error over images, and two models with the same noise
+can be compared image by image.
 
 References:
-    Heusel et al. 2017, arXiv:1706.08500 (with Inception's features, which this is not: distances compare models here
-    alone). Influence functions: Hampel 1974. The derivative in Σ: the optimal map between normal distributions, Bhatia
-    et al. 2019, On the Bures-Wasserstein distance between positive definite matrices.
+    Heusel et al. 2017, arXiv:1706.08500 (with Inception's features; distances here use another network and are
+    comparable only with each other). Influence functions: Hampel 1974. The derivative in Σ: the optimal map between
+    normal distributions, Bhatia et al. 2019, On the Bures-Wasserstein distance between positive definite matrices.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from numpy.typing import ArrayLike
 
 from chipwise.core.arrays import Float64Array
 
-LEAST = 1e-10  # share of the largest eigenvalue; smaller eigenvalues are rounding
+LEAST = 1e-10  # as a share of the largest eigenvalue; smaller ones are rounding errors
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,14 +32,14 @@ class Moments:
 
     @classmethod
     def of(cls, features: ArrayLike) -> Moments:
-        """The moments of features (n, F)."""
+        """Mean and covariance of features (n, F)."""
         values = np.asarray(features, np.float64)
         mean = values.mean(axis=0)
         return cls(mean=mean, covariance=(values - mean).T @ (values - mean) / len(values))
 
 
 def distances(features: ArrayLike, real: Moments) -> Float64Array:
-    """Contribution of each generated image's features (n, F) to the distance from ``real``, (n,): its mean.
+    """Contribution of each generated image's features (n, F) to the distance from ``real``, their mean.
 
     NaN if a feature is not finite.
     """
@@ -51,14 +52,14 @@ def distances(features: ArrayLike, real: Moments) -> Float64Array:
     apart, centred = made.mean - real.mean, values - made.mean
     common = np.sqrt(np.clip(np.linalg.eigvalsh(inner), 0, None)).sum()
     distance = apart @ apart + np.trace(made.covariance) + np.trace(real.covariance) - 2 * common
-    slope = np.eye(len(apart)) - root @ _power(inner, -0.5) @ root  # of the distance in the made covariance
+    slope = np.eye(len(apart)) - root @ _power(inner, -0.5) @ root  # gradient by the generated images' covariance
     bent = np.einsum("nf,fg,ng->n", centred, slope, centred)
     influence = 2 * centred @ apart + bent - bent.mean()
     return np.asarray(max(0.0, float(distance)) + influence, np.float64)
 
 
 def _power(matrix: Float64Array, power: float) -> Float64Array:
-    """A power of a symmetric matrix without negative eigenvalues, on the space that it spans."""
+    """A power of a positive semidefinite matrix, on the span of its nonzero eigenvalues."""
     values, vectors = np.linalg.eigh(matrix)
     kept = values > max(LEAST * values[-1], 0.0)
     return np.asarray((vectors[:, kept] * values[kept] ** power) @ vectors[:, kept].T, np.float64)

@@ -1,12 +1,13 @@
-"""A small autoencoder, trained on the run's images: denoisers then generate its latents, which have fewer pixels.
+"""A small autoencoder trained on the run's images; denoisers can then generate its latents, which are smaller.
 
-The encoder puts each square of ``factor`` by ``factor`` pixels in depth, then has two convolutions; its values have
-mean 0 and deviation 1 over the images it learnt from. The decoder mirrors it. In training latents are disturbed by
-noise, so that near latents are near images (as in a variational autoencoder of one fixed variance).
+The encoder turns each square of ``factor`` by ``factor`` pixels into channels (space to depth) and applies two
+convolutions; latents have mean 0 and deviation 1 over the training images. The decoder mirrors the encoder. Training
+adds noise to latents, so that similar latents decode to similar images (as in a variational autoencoder with a fixed
+variance).
 
 References:
     Kingma and Welling 2014, arXiv:1312.6114. Diffusion in such a space: Rombach et al. 2022, arXiv:2112.10752.
-    Convolutions below the resolution of pixels: Shi et al. 2016, arXiv:1609.05158.
+    Sub-pixel convolutions: Shi et al. 2016, arXiv:1609.05158.
 """
 
 from __future__ import annotations
@@ -26,14 +27,14 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 BATCH, RATE = 64, 2e-3
-DISTURBED = 0.1  # deviation of the noise on latents in training
-STATISTICS = 2_048  # images from which mean and deviation of latents are taken
+DISTURBED = 0.1  # deviation of the noise that training adds to latents
+STATISTICS = 2_048  # images for computing the mean and deviation of latents
 ROWS = 256
 
 
 @dataclass(frozen=True, kw_only=True)
 class Codec:
-    """A trained autoencoder: weights by name, ``encoder.…`` and ``decoder.…``."""
+    """Weights of a trained autoencoder by name, ``encoder.…`` and ``decoder.…``."""
 
     latents: Latents
     weights: Mapping[str, AnyArray]
@@ -57,7 +58,7 @@ class Codec:
         return found
 
     def rebuilt(self, images: NDArray[np.float32]) -> NDArray[np.float32]:
-        """Images (n, C, Y, X) after encoding and decoding."""
+        """Reconstructions of images (n, C, Y, X): encoded and decoded again."""
         import torch
 
         parts = (torch.from_numpy(np.ascontiguousarray(images[i : i + ROWS])) for i in range(0, len(images), ROWS))
@@ -65,7 +66,7 @@ class Codec:
 
 
 def train_codec(images: NDArray[np.float32], latents: Latents, *, steps: int, seed: int) -> Codec:
-    """Trains an autoencoder on scaled images (n, C, Y, X). The same on every run of a machine."""
+    """Trains an autoencoder on scaled images (n, C, Y, X). Deterministic on one machine."""
     import torch
 
     random = np.random.default_rng(seed)
@@ -91,7 +92,7 @@ def train_codec(images: NDArray[np.float32], latents: Latents, *, steps: int, se
 
 
 def _standardise(encoder: Any, images: Tensor) -> None:
-    """Rescales the encoder so that each channel has mean 0 and deviation 1 over these images."""
+    """Rescales the encoder's output so that each channel has mean 0 and deviation 1 over these images."""
     import torch
 
     with torch.no_grad():

@@ -1,8 +1,9 @@
 """Reference designs of denoisers: DiT's proportions.
 
 Attention over all patches whose heads together are as wide as the model, a GELU feed-forward of four times the width,
-adaLN-zero, a plain flow in Euler's equal steps, unguided where the space has that: a guided image takes two passes a
-step, so within a limit on time its model is half as large. Patch, latents, steps, width, depth, heads and format vary.
+adaLN-zero, a plain flow with equal Euler steps, and no guidance if the space allows it: guidance takes two passes per
+step, so within a limit on time the model would have half the size. Patch, latents, steps, width, depth, heads and
+format vary.
 
 References:
     Peebles and Xie 2023, arXiv:2212.09748, table 1: width over depth 32 (S), 64 (B), 43 (L) and 41 (XL), heads of 64
@@ -21,26 +22,26 @@ from chipwise.model.space.space_spec import SpaceSpec
 from chipwise.training.tasks.one_pass import inputs_of
 from chipwise.training.tasks.references import deit_proportions
 
-ASPECT = (12, 64)  # width over depth; from 32 on in DiT, less where models are narrower
-FEWEST = 4  # steps of a plain flow: with fewer, images are blurred
+ASPECT = (12, 64)  # width over depth; DiT starts at 32, narrower models have less
+FEWEST = 4  # fewest steps of a plain flow; with fewer, images are blurred
 
 
 def proportions(spec: SpaceSpec) -> Iterator[dict[str, object]]:
-    """DiT-proportioned designs around a space, as choices, in every number of steps from ``FEWEST`` on.
+    """DiT-proportioned designs around a space, as choices, with every number of steps from ``FEWEST`` on.
 
-    All numbers of the space where none of them is so large.
+    If the space has no such number of steps, all of its numbers are used.
     """
     image = inputs_of(spec, ImageSpace)
     enough = [steps for steps in image.steps if steps >= FEWEST] or list(image.steps)
     for choices in deit_proportions(spec, aspect=ASPECT):
         for factor, steps in itertools.product(image.latents, enough):
             values = choices["patch"] ** image.axes * image.channels * factor
-            if choices["d_model"] < values:  # too narrow to carry a patch's noise
+            if choices["d_model"] < values:  # too narrow for the values of a noisy patch
                 continue
             if image.size // factor % choices["patch"]:
                 continue
             own: dict[str, object] = {} if image.latents == (PIXELS,) else {LATENTS: factor}
             own |= {} if image.guidance == (UNGUIDED,) else {GUIDANCE: min(image.guidance)}
-            own |= {} if image.solver == ("euler",) else {SOLVER: min(image.solver)}  # euler where it is listed
+            own |= {} if image.solver == ("euler",) else {SOLVER: min(image.solver)}  # euler if the space lists it
             own |= {} if image.shift == (UNSHIFTED,) else {SHIFT: min(image.shift, key=lambda x: abs(math.log(x)))}
             yield {**choices, "pooling": "mean", "steps": steps, "training": "flow"} | own

@@ -1,8 +1,8 @@
-"""Draws images with ``model.onnx``: python sampler.py LABEL [SEED] writes image.npy. Needs numpy and onnxruntime.
+"""Generates images with model.onnx: ``python sampler.py LABEL [SEED]`` writes image.npy. Needs numpy and onnxruntime.
 
-The graph gives the velocity of an image at a time from 0 (noise) to 1 (image); its metadata say in how many steps it
-was chosen to be served, by which solver, and how far each step is guided towards its label. Where it draws latents,
-they hold the ONNX model too that makes images of them.
+The graph computes the velocity of an image at a time from 0 (noise) to 1 (image). Its metadata hold the number of
+steps, the solver and the guidance scale that it was selected with, and, for a model of latents, the decoder as an ONNX
+model.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def draw(model: Path, labels: list[int], *, seed: int = 0, steps: int | None = N
 
 
 def moves(steps: int, shift: float, solver: str) -> list[tuple[float, float, float]]:
-    """The time of each step, and the factors of its velocity and of that of the step before."""
+    """The time of each step, and the weights of its velocity and of the previous step's velocity."""
     found: list[tuple[float, float, float]] = []
     last = 0.0
     times = [i / (i + shift * (steps - i)) for i in range(steps + 1)]
@@ -55,7 +55,7 @@ def moves(steps: int, shift: float, solver: str) -> list[tuple[float, float, flo
 
 
 def main() -> None:
-    """Draws one image."""
+    """Generates one image."""
     label, seed = (int(text) for text in (*sys.argv[1:3], "0")[:2])
     np.save("image.npy", draw(Path(__file__).with_name("model.onnx"), [label], seed=seed)[0])
 

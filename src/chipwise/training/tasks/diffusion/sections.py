@@ -14,21 +14,21 @@ WHO = (("winner", "Winner"), ("baseline", "Reference design"))
 
 
 def sections(samples: Mapping[str, object]) -> Sequence[Section]:
-    """The section ``drawn``, as far as the samples hold it."""
+    """The report section ``drawn``; parts without samples are left out."""
     held = Record.of(samples)
     if "drawn" not in held:
         return []
     drawn, labels, real = held.record("drawn"), held.sequence("labels", str), held.sequence("real", str)
     parts = [
-        "<p>One image of each label, all from the same noise; the steps in which each design is served in bold. Below "
-        "the steps: the Fréchet distance on test data (less is nearer to real images).</p>"
+        "<p>One image of each label, all from the same noise; the number of steps that a design was selected with is "
+        "bold. Below it: the Fréchet distance on test data (lower is closer to real images).</p>"
     ]
     parts += [_table(name, drawn.record(who), labels) for who, name in shown(drawn, WHO)]
     if real:
         cells = "".join(_cell(image, label) for image, label in zip(real, labels, strict=True))
         parts.append(f"<h3>Real images</h3><div style='overflow-x:auto'><table><tr>{cells}</tr></table></div>")
     judge = escape(held.get("judge", str))
-    note = f"<p>The classifier that distances are taken on was trained here; {judge}.</p>"
+    note = f"<p>The classifier whose features the distances use was trained in this run; {judge}.</p>"
     return [Section(name="drawn", title="What it draws", html="".join([*parts, note]))]
 
 
@@ -48,7 +48,7 @@ def _table(name: str, found: Record, labels: Sequence[str]) -> str:
 
 
 def _details(found: Record) -> str:
-    """Loss, solver, shift, guidance and latents of a design, in a line."""
+    """Loss, solver, time shift, guidance and latents of a design, as one line."""
     shift = found.get("shift", float, 1.0)
     line = f"flow loss on test data {found.get('flow_loss', float):.4g}"
     line += ", multistep" if found.get("solver", str, "") == "multistep" else ""
@@ -65,7 +65,7 @@ def _details(found: Record) -> str:
 
 
 def _guided(found: Record) -> str:
-    """Distances by guidance, that of the design in bold; nothing of a design without."""
+    """Distances by guidance scale, the design's own in bold; empty for unguided designs."""
     rows = [(row.get("guidance", float), row.get("distance", float)) for row in found.records("guided")]
     if not rows:
         return ""

@@ -1,4 +1,4 @@
-"""Diffusion: a transformer draws images of given labels. Task settings that need no data."""
+"""Diffusion: a transformer generates images of given labels. Task settings that need no data."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ LAW = Law(
     text_exponent=0.5,
     level_known=False,
     one_pass=4.0,
-)  # distance of Fashion-MNIST at sizes of a CPU, about; the level is that of the run's own trainings
+)  # approximate Fréchet distances of Fashion-MNIST at CPU model sizes; the level is fitted to the run's own trainings
 DISTANCE = Metric(
     name="frechet_distance",
     title="Fréchet distance",
     short="distance",
-    seed_sd=0.16,  # eighteen trainings of 60 s: three seeds of six designs (docs/notes/validation.md)
-    least_share=1 / 3,  # after a ninth, distances are ten times as large, and the smallest models lead
+    seed_sd=0.16,  # from 18 trainings of 60 s: three seeds of six designs (docs/notes/validation.md)
+    least_share=1 / 3,  # after a ninth of a training, distances are ten times as large and the smallest models lead
 )
 LOAD = """\
 from transformers import AutoModel
@@ -42,7 +42,7 @@ EXAMPLE = "{size: 28, classes: 10, patch: [4, 7], steps: [1, 2, 4, 8]}"
 def departures(space: SpaceSpec, workload: Workload) -> Iterator[tuple[str, str]]:
     """Refuses a space without ``steps``."""
     if not inputs_of(space, ImageSpace).steps:
-        yield "space.image.steps", f"lists the numbers of steps to choose from: {EXAMPLE}"
+        yield "space.image.steps", f"is missing; list the numbers of steps to choose from: {EXAMPLE}"
 
 
 DIFFUSION = Task(
@@ -63,7 +63,7 @@ DIFFUSION = Task(
     law=LAW,
     needs=Need(
         part="image",
-        message=f"says what images are, and in how many steps they are drawn: {EXAMPLE}",
+        message=f"is missing; describe the images and the numbers of sampling steps: {EXAMPLE}",
         departures=departures,
     ),
     defaults=defaults(DISTANCE, source="fashion-mnist"),

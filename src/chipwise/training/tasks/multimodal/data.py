@@ -1,4 +1,4 @@
-"""Questions about images in the folder of a run: one file for all trainings; exported graphs answer one at a time."""
+"""Questions about images in a run's folder, in one file for all trainings; exported graphs answer one at a time."""
 
 from __future__ import annotations
 
@@ -23,22 +23,22 @@ from chipwise.training.tasks.multimodal.dataset import PictureQuestions, Questio
 from chipwise.training.tasks.multimodal.sources import Questions, QuestionsSpec, read_questions
 from chipwise.training.tasks.protocol import Exported
 
-FEWEST = 20  # images of the smallest part
-SHOWN = 16  # questions in the report
+FEWEST = 20  # images in the smallest part
+SHOWN = 16  # questions shown in the report
 RECIPE = {"batch_windows": 64, "matrix_rate": 0.004, "table_rate": 0.004}
-"""On shapes, 15 s a training of 55,310 parameters: 67 % right at rates of about these, 48 % at those of text."""
+"""Measured on shapes, training 55,310 parameters for 15 s: 67 % right at about these rates, 48 % at those of text."""
 
 
 class MultimodalData(ArrayData[QuestionsSpec, ImageSpace, PictureQuestions]):
     """See :class:`chipwise.training.tasks.protocol.TaskData`."""
 
     recipe: Mapping[str, object] = RECIPE
-    quick = 1_000  # questions
+    quick = 1_000  # questions in an early evaluation
     spec_type, part, dataset, kind, name = QuestionsSpec, "image", PictureQuestions, "picture-questions", "questions"
     identifying = ("size", "channels", "classes", "words", "question")
 
     def make(self) -> tuple[PictureQuestions, Mapping[str, object]]:
-        """Reads or draws the questions, and divides them by image."""
+        """Reads or generates the questions, and splits them by image."""
         image = self.inputs
         found = read_questions(self.spec, self.base, size=image.size, channels=image.channels)
         kept, answers = answerable(found, image.classes)
@@ -57,18 +57,18 @@ class MultimodalData(ArrayData[QuestionsSpec, ImageSpace, PictureQuestions]):
         return {**super().summary(), "source": facts.get("source", str) + more}
 
     def bytes_per_token(self, space: SearchSpace, rows: Rows) -> Float64Array:
-        """Bytes of an image over the positions of a request."""
+        """Bytes of an image divided by the positions of a request."""
         chosen = {name: space.values(rows, name) for name in ("patch", "merge")}
         grids = self.inputs.size // chosen["patch"].astype(np.int64)
         sides = np.where(chosen["merge"] == "none", grids, grids // 2)
         return np.asarray(self.inputs.size**2 * self.inputs.channels / (sides**2 + self.inputs.question), np.float64)
 
     def alike(self, split: Split) -> NDArray[np.int64]:
-        """Images: the questions about one image form a group."""
+        """Image ids: the questions about one image form a group."""
         return self.arrays.part(split).image
 
     def samples(self, winner: Exported, reference: Exported | None) -> Mapping[str, object]:
-        """Some test questions with images and answers of both models, and accuracy by right answer."""
+        """Some test questions with images and both models' answers, and accuracy by right answer."""
         held = self.arrays
         part, names = held.test, held.answers
         said = {who: logits.argmax(1) for who, logits in self.answered(winner, reference)[0].items()}
@@ -84,7 +84,7 @@ class MultimodalData(ArrayData[QuestionsSpec, ImageSpace, PictureQuestions]):
         return {"questions": shown, "by_answer": by_answer(part.answers, said, names)}
 
     def shipped(self, arch: ArchSpec) -> Mapping[str, Mapping[str, object]]:
-        """The answers by name, the words by number and how an image is prepared."""
+        """The answers by name, the word ids, and the preprocessing of images."""
         held, image = self.arrays, self.inputs
         names = (*held.answers, *(f"<unused {i}>" for i in range(len(held.answers), arch.outputs)))
         return {
@@ -95,7 +95,7 @@ class MultimodalData(ArrayData[QuestionsSpec, ImageSpace, PictureQuestions]):
 
 
 def answerable(found: Questions, classes: int) -> tuple[list[int], tuple[str, ...]]:
-    """Numbers of the questions whose answer is one of the ``classes`` most frequent, and those answers.
+    """Indices of the questions with one of the ``classes`` most frequent answers, and those answers.
 
     Raises:
         DataError: There are fewer than two answers.
@@ -111,7 +111,7 @@ def answerable(found: Questions, classes: int) -> tuple[list[int], tuple[str, ..
 def divided(
     found: Questions, kept: list[int], answers: tuple[str, ...], words: tuple[str, ...], *, length: int, share: float
 ) -> dict[str, QuestionPart]:
-    """Training, validation and test parts; all questions about an image are in one part.
+    """Splits questions into training, validation and test parts; all questions about an image are in one part.
 
     Raises:
         DataError: There are too few images.
@@ -143,7 +143,7 @@ def divided(
 def by_answer(
     answers: NDArray[np.int64], said: Mapping[str, NDArray[np.int64]], names: tuple[str, ...]
 ) -> list[dict[str, object]]:
-    """Counts of each right answer, and of each model's correct answers."""
+    """Number of questions by right answer, and how many of them each model answered correctly."""
     rows = []
     for number in np.unique(answers):
         mine = answers == number

@@ -1,4 +1,4 @@
-"""Data set of questions about images: each example is an image, a question as word numbers, and an answer."""
+"""Data set of questions about images: an example is an image, a question as word ids, and an answer."""
 
 from __future__ import annotations
 
@@ -23,22 +23,22 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
 
 
-FIELDS = ("images", "image", "words", "answers")  # of a part
+FIELDS = ("images", "image", "words", "answers")  # arrays of a part
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QuestionPart:
-    """Questions of one part of the data: images (n, C, Y, X) in 8 bits; the others have a row per question."""
+    """Questions of one part: images (n, C, Y, X) in 8 bits; all other arrays have one row per question."""
 
     images: NDArray[np.uint8]
-    image: NDArray[np.int64]  # number of the image
-    words: NDArray[np.int64]  # (questions, T)
+    image: NDArray[np.int64]  # index of the question's image
+    words: NDArray[np.int64]  # (questions, T) word ids
     answers: NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PictureQuestions(ArrayDataset):
-    """See :class:`chipwise.training.data.dataset.Dataset`; a model's metric is the share of wrong answers."""
+    """Visual questions; see :class:`chipwise.training.data.dataset.Dataset`. The metric is the error rate."""
 
     packed: ClassVar[bool] = False
     train: QuestionPart
@@ -51,7 +51,7 @@ class PictureQuestions(ArrayDataset):
 
     @property
     def identity(self) -> Sequence[object]:
-        """Sizes, words, answers and the first examples."""
+        """Sizes, words, answers and the first examples, which identify the data."""
         part = self.train
         first = digest([part.images[:16].ravel().tolist(), part.words[:256].tolist(), part.answers[:256].tolist()])
         return [*part.images.shape, len(part.answers), *self.words, *self.answers, first]
@@ -60,7 +60,7 @@ class PictureQuestions(ArrayDataset):
         """Raises InputError if the model's image size, question length, words or answers differ."""
         found = question_of(arch.stem)
         if found is None:
-            raise InputError("the model reads no questions about images")
+            raise InputError("the model does not read questions about images")
         if arch.outputs < len(self.answers) or found.question.words < len(self.words):
             raise InputError(
                 f"the model has {found.question.words} words and {arch.outputs} answers, the data {len(self.words)} "
@@ -72,7 +72,7 @@ class PictureQuestions(ArrayDataset):
             raise InputError(f"the model reads images and questions of {asked}, the data has {given}")
 
     def batch(self, arch: ArchSpec, recipe: Recipe, number: int, *, seed: int) -> tuple[Tensor, ...]:
-        """Scaled images, words and answers of a batch of questions; every epoch has its own order."""
+        """Scaled images, word ids and answers of a batch of questions; every epoch has a different order."""
         import torch
 
         part = self.train
@@ -95,31 +95,31 @@ class PictureQuestions(ArrayDataset):
         return torch.nn.functional.cross_entropy(logits.float(), answers)
 
     def part(self, split: Split) -> QuestionPart:
-        """The validation part (which selects models) or the test part."""
+        """The validation part (used for selection) or the test part."""
         return self.validation if split == "validation" else self.test
 
     def sizes(self) -> Iterator[tuple[int, int]]:
-        """Questions of each part, and bytes of its images."""
+        """Number of questions in each part, and bytes of its images."""
         for part in (self.train, self.validation, self.test):
             yield len(part.answers), int(part.images.nbytes)
 
     def count(self, split: Split) -> int:
-        """Questions of a part."""
+        """Number of questions in a part."""
         return len(self.part(split).answers)
 
     def examples(self, split: Split, rows: slice = ALL) -> tuple[AnyArray, ...]:
-        """Scaled images, and words."""
+        """Scaled images, and word ids."""
         part = self.part(split)
         return self.scaled(part.images[part.image[rows]]), part.words[rows]
 
     def metric(
         self, outputs: NDArray[np.floating], split: Split, rows: slice = ALL
     ) -> tuple[Float64Array, Float64Array]:
-        """1 for each wrong answer, else 0."""
+        """1 for each wrong answer and 0 for each right one."""
         return errors_of(outputs, self.part(split).answers[rows])
 
     def fields(self) -> Mapping[str, AnyArray]:
-        """Images, words and answers of each part, scales, and the names of words and answers."""
+        """Arrays of the file: images, word ids and answers of each part, scales, words and answer names."""
         held: dict[str, AnyArray] = {
             "mean": self.mean, "std": self.std, "words": np.array(self.words), "answers": np.array(self.answers),
         }  # fmt: skip
@@ -127,7 +127,7 @@ class PictureQuestions(ArrayDataset):
 
     @classmethod
     def of_fields(cls, file: Mapping[str, AnyArray]) -> Self:
-        """The data set of a file's arrays."""
+        """Builds the data set from the arrays of a file."""
         return cls(
             **{name: QuestionPart(**{field: file[f"{name}_{field}"] for field in FIELDS}) for name in PARTS},
             mean=file["mean"],

@@ -13,7 +13,7 @@ PIXELS = 72  # side of a shown image
 
 
 def sections(samples: Mapping[str, object]) -> Sequence[Section]:
-    """The sections ``questions`` and ``answers``, as far as the samples hold them."""
+    """The report sections ``questions`` and ``answers``; parts without samples are left out."""
     held, found = Record.of(samples), []
     if questions := held.records("questions"):
         note = (
@@ -25,7 +25,7 @@ def sections(samples: Mapping[str, object]) -> Sequence[Section]:
     if rows := held.records("by_answer"):
         who = shown(rows[0])
         html = table(
-            "Test questions by their right answer, and the share that is answered so.",
+            "Test questions by their right answer, and the share answered correctly.",
             ["right answer", "questions", *(name for _, name in who)],
             [
                 (

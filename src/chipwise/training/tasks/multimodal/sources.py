@@ -1,6 +1,6 @@
-"""Sources of questions about images: shapes generated here, or the user's table with paths of images.
+"""Sources of questions about images: generated shapes, or the user's table with paths of images.
 
-Images of any size are scaled to the space's; decoding is left to Pillow, Parquet to pyarrow.
+Images are scaled to the size in the space. Pillow decodes images, pyarrow reads Parquet.
 """
 
 from __future__ import annotations
@@ -27,10 +27,11 @@ COLUMNS = ("image", "question", "answer")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QuestionsSpec:
-    """The ``data`` of a run file.
+    """The ``data`` of a run file for visual questions.
 
-    ``shapes`` draws ``images`` images here. ``files`` reads ``path``, a JSONL or Parquet file with the columns image (a
-    path, from the file's folder), question and answer; answers that are rarer than the space's classes are left out.
+    ``shapes`` generates ``images`` images. ``files`` reads ``path``, a JSONL or Parquet file with the columns image (a
+    path relative to the file's folder), question and answer. Only the most frequent answers are kept, as many as the
+    space has classes.
     """
 
     source: Literal["shapes", "files"] = "shapes"
@@ -38,7 +39,7 @@ class QuestionsSpec:
     seed: int = 0
     path: str = ""
     licence: str = "not stated"
-    validation_share: float = 0.05  # of the images; as much again is the test part
+    validation_share: float = 0.05  # share of the images; the test part is as large
 
     def __post_init__(self) -> None:
         check_fields(self)
@@ -54,7 +55,7 @@ class Questions:
     """Images (n, C, Y, X) in 8 bits, with questions about them and answers as text."""
 
     pixels: NDArray[np.uint8]
-    image: NDArray[np.int64]  # (questions,): the number of the image
+    image: NDArray[np.int64]  # (questions,): index of the image
     questions: list[str]
     answers: list[str]
     source: str
@@ -62,10 +63,10 @@ class Questions:
 
 
 def read_questions(spec: QuestionsSpec, base: Path, *, size: int, channels: int) -> Questions:
-    """The questions, with images of ``size`` pixels on each side and so many channels.
+    """Reads or generates the questions, with images of ``size`` × ``size`` pixels and this many channels.
 
     Raises:
-        DataError: A file is missing or broken; names it and the row.
+        DataError: A file is missing or broken; the message names it and the row.
         MissingExtra: A package that reads it is not installed.
     """
     if spec.source == "shapes":
@@ -95,7 +96,7 @@ def read_questions(spec: QuestionsSpec, base: Path, *, size: int, channels: int)
 
 
 def _scaled(pixels: NDArray[np.uint8], size: int, channels: int) -> NDArray[np.uint8]:
-    """Pixels (Y, X, 3) as (C, size, size)."""
+    """Scales an image (Y, X, 3) to (C, size, size)."""
     if pixels.shape[:2] == (size, size) and channels == 3:
         return pixels.transpose(2, 0, 1)
     with optional_imports():

@@ -13,19 +13,19 @@ from chipwise.training.tasks.multimodal.sections import sections
 from chipwise.training.tasks.one_pass import ACCURACY, LATENCY, LAW, check_axes, defaults, inputs_of
 from chipwise.training.tasks.protocol import Need, Task, TaskLabels
 
-RIGHT = replace(ACCURACY, title="share of right answers", seed_sd=0.08)  # over six seeds
+RIGHT = replace(ACCURACY, title="share of right answers", seed_sd=0.08)  # seed_sd over six seeds
 LOAD = """\
 from transformers import AutoModelForImageClassification
 
 model = AutoModelForImageClassification.from_pretrained("winner", trust_remote_code=True)
 # model(pixel_values, input_ids): words.json lists the words; a question stands at the end of its room"""
 MISSING = (
-    "says what images and questions are: {size: 32, channels: 3, classes: 14, question: 8, words: 32, patch: [4, 8]}"
+    "is missing; describe both inputs: {size: 32, channels: 3, classes: 14, question: 8, words: 32, patch: [4, 8]}"
 )
 
 
 def departures(space: SpaceSpec, workload: Workload) -> Iterator[tuple[str, str]]:
-    """Refuses a space without questions, or with a wrong number of axes."""
+    """Refuses a space without questions, or whose inputs do not have two axes."""
     image = inputs_of(space, ImageSpace)
     if not image.question:
         yield "space.image", MISSING
@@ -51,7 +51,7 @@ MULTIMODAL = Task(
     needs=Need(part="image", message=MISSING, departures=departures),
     defaults=defaults(RIGHT, source="shapes"),
     references=proportions,
-    family=lambda choices: (choices["patch"], choices["merge"]),  # which are best is not a matter of sizes
+    family=lambda choices: (choices["patch"], choices["merge"]),  # the best patch and merge do not follow from sizes
     data="chipwise.training.tasks.multimodal.data:MultimodalData",
     report_sections=sections,
 )

@@ -1,4 +1,4 @@
-"""Interactions in the folder of a run, divided by time: one file for all trainings; exported graphs rank requests."""
+"""Interactions of a run, split by time into one file for all trainings; exported graphs rank one request at a time."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ from chipwise.training.tasks.protocol import Exported, Losses
 from chipwise.training.tasks.ranking.dataset import BYTES, RequestData, learnt_positions, places_of
 from chipwise.training.tasks.ranking.sources import Interactions, InteractionsSpec, read_interactions
 
-FEWEST = 20  # requests of a part
-SHOWN = 6  # requests in the report
-LISTED = 5  # candidates of each
-LISTS = (1, 5, 10, 20)  # lengths of lists whose recall is shown
+FEWEST = 20  # requests in a part
+SHOWN = 6  # requests shown in the report
+LISTED = 5  # candidates shown per request
+LISTS = (1, 5, 10, 20)  # list lengths whose recall is shown
 BATCH = 32
 
 
@@ -31,32 +31,32 @@ class RankingData(ArrayData[InteractionsSpec, RankingSpace, RequestData]):
     """See :class:`chipwise.training.tasks.protocol.TaskData`."""
 
     recipe: Mapping[str, object] = {"batch_windows": BATCH}
-    quick = 1_000  # requests
+    quick = 1_000  # requests in an early evaluation
     spec_type, part, dataset, kind, name = InteractionsSpec, "ranking", RequestData, "requests", "requests"
     identifying = ("items", "history", "candidates", "tags", "bag")
 
     def make(self) -> tuple[RequestData, Mapping[str, object]]:
-        """Reads the interactions and divides them by time; the facts hold the names of items and tags."""
+        """Reads the interactions and splits them by time; the facts contain the names of items and tags."""
         found = read_interactions(self.spec, self.base)
         names = {"items": list(found.names), "tags": list(found.tag_names)}
         facts = {"source": found.source, "licence": found.licence, "names": names}
         return divided(found, self.spec, self.inputs), facts
 
     def step_tokens(self, arch: ArchSpec) -> int:
-        """Positions of a batch."""
+        """Positions in a batch."""
         return BATCH * learnt_positions(self.inputs.history)
 
     def bytes_per_token(self, space: SearchSpace, rows: Rows) -> Float64Array:
-        """Bytes of an item's number."""
+        """Bytes of an item id."""
         return np.full(len(rows), float(BYTES))
 
     def alike(self, split: Split) -> NDArray[np.int64]:
-        """Requests of one person form a group."""
+        """User ids: requests of one user form a group."""
         users = self.arrays.validation_users if split == "validation" else self.arrays.test_users
         return np.unique(users, return_inverse=True)[1]
 
     def samples(self, winner: Exported, reference: Exported | None) -> Mapping[str, object]:
-        """Some test requests with their top items, and recall of lists of several lengths with intervals."""
+        """Some test requests with their top items, and recall at several list lengths with intervals."""
         data, names = self.arrays, Record.read(self.facts).record("names").sequence("items", str)
         scores, _ = self.answered(winner, reference)
         chosen = np.unique(np.linspace(0, len(data.test) - 1, SHOWN).astype(int))
@@ -79,7 +79,7 @@ class RankingData(ArrayData[InteractionsSpec, RankingSpace, RequestData]):
         }
 
     def ship(self, item: Exported, folder: Path, files: Mapping[str, str]) -> None:
-        """A folder for ``AutoModel``, with the names of items and tags by number, and the tags of each item."""
+        """A folder for ``AutoModel``, with the names of items and tags by id, and the tags of each item."""
         super().ship(item, folder, files)
         np.save(folder / "tags.npy", self.arrays.tags, allow_pickle=False)
 
@@ -89,7 +89,7 @@ class RankingData(ArrayData[InteractionsSpec, RankingSpace, RequestData]):
 
 
 def recalls(places: NDArray[np.int64], users: NDArray[np.int64]) -> list[dict[str, float]]:
-    """Share of requests whose right item is among the first, for several lengths, with standard errors over people."""
+    """Recall at several list lengths: share of requests whose right item is listed, with standard errors over users."""
     _, who = np.unique(users, return_inverse=True)
     rows = []
     for length in LISTS:
@@ -99,11 +99,11 @@ def recalls(places: NDArray[np.int64], users: NDArray[np.int64]) -> list[dict[st
 
 
 def divided(found: Interactions, spec: InteractionsSpec, ranking: RankingSpace) -> RequestData:
-    """Interactions divided by time, and requests of the later parts.
+    """Splits interactions by time, and builds the requests of validation and test.
 
     Raises:
-        SpecError: The data has other items or tags than the space.
-        DataError: Too few requests have a history.
+        SpecError: The numbers of items or tags differ from those in the space.
+        DataError: Too few requests have a long enough history.
     """
     items, bag = len(found.names) - 1, found.tags.shape[1]
     if items != ranking.items:
@@ -131,15 +131,15 @@ def divided(found: Interactions, spec: InteractionsSpec, ranking: RankingSpace) 
 def _requests(
     found: Interactions, spec: InteractionsSpec, ranking: RankingSpace, first: int, last: int, *, seed: int
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Requests (m, history + candidates) of interactions ``first`` to ``last``, with their users.
+    """Requests (m, history + candidates) for the interactions ``first`` to ``last``, and their users.
 
-    Candidates beside the right one are drawn uniformly from the items that the person has not met up to then.
+    The other candidates are sampled uniformly from the items that the user has not interacted with before.
     """
     random = np.random.default_rng([seed, 1])
     order = np.argsort(found.users[:last], kind="stable")
     begins = np.searchsorted(found.users[:last][order], found.users[:last])
     of_user = found.items[:last][order]
-    place = np.empty(last, np.int64)  # of each interaction in ``of_user``
+    place = np.empty(last, np.int64)  # position of each interaction in ``of_user``
     place[order] = np.arange(last)
     possible = np.flatnonzero((np.arange(last) >= first) & (place - begins >= spec.least_history))
     chosen = random.permutation(possible)[: spec.requests]
@@ -153,7 +153,7 @@ def _requests(
         free[0] = free[met] = free[right] = False
         others = np.flatnonzero(free)
         if len(others) < ranking.candidates - 1:
-            raise DataError(f"{ranking.candidates - 1} candidates are drawn; {len(others)} items are left to draw from")
+            raise DataError(f"{ranking.candidates - 1} candidates are needed, but only {len(others)} other items exist")
         row[ranking.history] = right
         row[ranking.history + 1 :] = random.choice(others, ranking.candidates - 1, replace=False)
     return rows, found.users[chosen]

@@ -1,10 +1,10 @@
 """Data set of ranking requests: a model learns to predict the next item of a history, and ranks candidates.
 
-Training uses every position of a history at once: its candidates are the item that follows and random other items,
-and each candidate sees the history up to that position. Serving computes the same at the last position.
+Training uses many positions of a history at once: the candidates at a position are the next item and random other
+items, and they attend to the history up to that position. Serving does the same at the last position only.
 
 References:
-    Cross entropy over drawn candidates: Klenitskiy and Vasilev 2023, Turning Dross Into Gold Loss, arXiv:2309.07602.
+    Cross entropy over sampled candidates: Klenitskiy and Vasilev 2023, Turning Dross Into Gold Loss, arXiv:2309.07602.
     Measures of ranked lists: Järvelin and Kekäläinen 2002, Cumulated Gain-Based Evaluation of IR Techniques.
 """
 
@@ -32,27 +32,28 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
 
 
-TOP = 10  # places of a list that count
-PLACES = 16  # positions of a history that a batch learns from
-DRAWN = 7  # candidates beside the right one, of each
-BYTES = 8  # of an item's number
-SIZES = ("learnt", "history")  # fields that are numbers
+TOP = 10  # k of NDCG@k
+PLACES = 16  # positions of a history that a batch trains
+DRAWN = 7  # sampled candidates per position, besides the right one
+BYTES = 8  # bytes of an item id
+SIZES = ("learnt", "history")  # fields that are single numbers
 
 
 @dataclass(frozen=True, kw_only=True)
 class RequestData(ArrayDataset):
-    """Interactions in order of time, and the evaluation requests.
+    """Interactions in order of time, and the requests for evaluation.
 
     Attributes:
-        users: Numbers of people, (n,).
-        items: Numbers of items from 1 on, (n,).
-        tags: Tags of each item, (items + 1, bag).
-        learnt: How many interactions, the first in time, are learnt from.
-        validation: Requests (m, history + candidates) of items, the right candidate first; 0 before a short history.
-        test: The same of the part that selects nothing.
-        validation_users: Who asked, (m,).
-        test_users: The same of the test part.
-        history: Items of a request's history.
+        users: User ids, (n,).
+        items: Item ids from 1, (n,).
+        tags: Tag ids of each item, (items + 1, bag).
+        learnt: Number of training interactions, the first ones in time.
+        validation: Requests (m, history + candidates) of item ids, the right candidate first; short histories are
+            padded with 0.
+        test: Requests of the part that is used for no selection.
+        validation_users: User of each validation request, (m,).
+        test_users: User of each test request.
+        history: Number of items in a request's history.
     """
 
     rows: ClassVar[int] = 64
@@ -68,7 +69,7 @@ class RequestData(ArrayDataset):
 
     @property
     def identity(self) -> Sequence[object]:
-        """Sizes and the first interactions."""
+        """Sizes and the first interactions, which identify the data."""
         first = digest([self.users[:4096].tolist(), self.items[:4096].tolist(), self.validation[:64].tolist()])
         return ["requests", len(self.items), self.learnt, *self.validation.shape, *self.tags.shape, first]
 
@@ -81,14 +82,14 @@ class RequestData(ArrayDataset):
                 raise InputError(f"the model has {has} {name}, the data {wants}")
 
     def example_tokens(self, arch: ArchSpec) -> int:
-        """Positions of one example of a batch: its history and candidates."""
+        """Positions of one training example: its history and candidates."""
         return learnt_positions(self.history)
 
     def batch(self, arch: ArchSpec, recipe: Recipe, number: int, *, seed: int) -> tuple[Tensor, ...]:
         """Batch number ``number``: ids, places and weights.
 
-        Ids (rows, history + places · candidates, 1 + bag); places (rows, places) in the history, alike in all rows;
-        weights (rows, places), 0 if a short history had not begun.
+        Ids are (rows, history + places · candidates, 1 + bag). Places (rows, places) are trained positions in the
+        history, equal in all rows. Weights (rows, places) are 0 at the padding of a short history.
         """
         import torch
 
@@ -97,7 +98,7 @@ class RequestData(ArrayDataset):
         ends = followed[random.integers(0, len(followed), recipe.batch_windows)]
         windows = self._windows(ends)  # (rows, history + 1)
         places = np.sort(random.choice(self.history, min(PLACES, self.history), replace=False)) + 1
-        places[-1] = self.history  # the newest item is always learnt
+        places[-1] = self.history  # the newest item is always trained
         right = windows[:, places]
         shape = (*right.shape, DRAWN)
         drawn = random.integers(1, len(self.tags), shape)
@@ -109,7 +110,7 @@ class RequestData(ArrayDataset):
 
     @cached_property
     def _by_user(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Training items by person in order of time, with their index for the person."""
+        """Training items grouped by user in order of time, and each one's index within its user."""
         users, items = self.users[: self.learnt], self.items[: self.learnt]
         order = np.argsort(users, kind="stable")
         begins = np.searchsorted(users[order], users[order])
@@ -117,18 +118,18 @@ class RequestData(ArrayDataset):
 
     @cached_property
     def _followed(self) -> NDArray[np.int64]:
-        """Places in the items by person that have one before them."""
+        """Indices of the grouped training items that have a predecessor."""
         return np.flatnonzero(self._by_user[1] > 0)
 
     def _windows(self, ends: NDArray[np.int64]) -> NDArray[np.int64]:
-        """The ``history + 1`` items up to each of ``ends``, 0 before a person's first."""
+        """The ``history + 1`` items up to each of ``ends``, padded with 0 before a user's first item."""
         items, before = self._by_user
         back = np.arange(self.history, -1, -1)
         places = ends[:, None] - back
         return np.where(back <= before[ends][:, None], items[np.maximum(places, 0)], 0)
 
     def with_tags(self, items: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Items (…,) with their tags, (…, 1 + bag)."""
+        """Appends the tags of items (…,) to their ids, (…, 1 + bag)."""
         return np.concatenate((items[..., None], self.tags[items]), axis=-1)
 
     def loss(self, model: nn.Module, batch: Sequence[Tensor], dtype: torch.dtype) -> Tensor:
@@ -147,13 +148,13 @@ class RequestData(ArrayDataset):
         return self.validation if split == "validation" else self.test
 
     def sizes(self) -> Iterator[tuple[int, int]]:
-        """Interactions that are learnt, and requests of the other parts; bytes of their items' numbers."""
+        """Number of training interactions and of requests in the other parts; bytes of their item ids."""
         yield self.learnt, self.learnt * BYTES
         for part in (self.validation, self.test):
             yield len(part), part.size * BYTES
 
     def count(self, split: Split) -> int:
-        """Requests of a part."""
+        """Number of requests in a part."""
         return len(self.part(split))
 
     def examples(self, split: Split, rows: slice = ALL) -> tuple[AnyArray, ...]:
@@ -163,22 +164,22 @@ class RequestData(ArrayDataset):
     def metric(
         self, outputs: NDArray[np.floating], split: Split, rows: slice = ALL
     ) -> tuple[Float64Array, Float64Array]:
-        """1 less NDCG of the first ten places, of each request."""
+        """1 minus NDCG@10 of each request."""
         return losses_of(outputs), np.ones(len(outputs))
 
     def fields(self) -> Mapping[str, AnyArray]:
-        """All attributes."""
+        """All attributes as arrays."""
         return {each.name: np.asarray(getattr(self, each.name)) for each in fields(self)}
 
     @classmethod
     def of_fields(cls, file: Mapping[str, AnyArray]) -> Self:
-        """The data set of a file's arrays."""
+        """Builds the data set from the arrays of a file."""
         held = {each.name: file[each.name].astype(np.int64) for each in fields(cls) if each.name not in SIZES}
         return cls(**held, learnt=int(file["learnt"]), history=int(file["history"]))
 
 
 def learnt_positions(history: int) -> int:
-    """Positions of one example of a batch."""
+    """Positions of one training example."""
     return history + min(PLACES, history) * (1 + DRAWN)
 
 
@@ -189,9 +190,9 @@ def places_of(scores: NDArray[np.floating]) -> NDArray[np.int64]:
 
 
 def losses_of(scores: NDArray[np.floating]) -> Float64Array:
-    """1 less NDCG@10 of each request whose right candidate is the first, (m,); NaN if scores are not finite.
+    """1 minus NDCG@10 of each request, (m,), whose right candidate is the first; NaN if scores are not finite.
 
-    With one right candidate it is 1 / log2(1 + place) within the first ten places, and 0 after them.
+    With one right candidate, NDCG@10 is 1 / log2(1 + place) within the first ten places, and 0 after them.
     """
     places = places_of(scores)
     lost = 1 - np.where(places <= TOP, 1 / np.log2(1.0 + places), 0.0)

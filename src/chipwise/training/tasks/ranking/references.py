@@ -1,8 +1,9 @@
 """Reference designs of ranking: the proportions of SASRec and of HSTU.
 
-SASRec: softmax attention of heads that together are as wide as the model, a ReLU feed-forward of the model's own width,
-tables as wide as the model, candidates scored by similarity. HSTU: pointwise attention without a feed-forward, tables
-and scores alike. Both in one to four layers, as published. Width, depth, heads and format vary.
+SASRec: softmax attention whose heads together are as wide as the model, a ReLU feed-forward of the model's width,
+embedding tables as wide as the model, candidates scored by similarity. HSTU: pointwise attention without a
+feed-forward; tables and scores as in SASRec. Both have one to four layers, as published. Width, depth, heads and format
+vary.
 
 References:
     Kang and McAuley 2018, Self-Attentive Sequential Recommendation, arXiv:1808.09781: 2 layers of width 50, one head.
@@ -22,11 +23,11 @@ from chipwise.training.tasks.one_pass import inputs_of
 from chipwise.training.tasks.references import STEP, alike
 
 HEADS = (1, 2)
-DEEPEST = 4  # of the small published models; HSTU-large has 8 layers, but a width of 50
+DEEPEST = 4  # most layers in the small published models; HSTU-large has 8, but a width of only 50
 
 
 def proportions(spec: SpaceSpec) -> Iterator[dict[str, object]]:
-    """SASRec- and HSTU-proportioned designs around a space, as choices; up to half as wide again as its widest."""
+    """SASRec- and HSTU-proportioned designs around a space, as choices; up to 1.5 times as wide as its widest."""
     own = {"vocab_size": inputs_of(spec, RankingSpace).outputs, "table": FULL, "score": "similarity"}
     widths = range(STEP, int(max(spec.d_model) * 1.5) + 1, STEP)
     for weights, (mixing, ffn) in itertools.product(spec.formats, (("attention", "relu"), ("hstu", NO_FFN))):

@@ -1,4 +1,4 @@
-"""Report sections of a ranking model: top lists of some requests, and recall by the length of the list."""
+"""Report sections of a ranking model: top lists of some requests, and recall by list length."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from chipwise.core.statistics import Z90
 from chipwise.training.tasks.protocol import Section
 from chipwise.training.tasks.sections import shown
 
-Table = tuple[Sequence[str], Sequence[Sequence[str]]]  # head and rows
-RECALL_NOTE = "Recall: share of test requests whose next item is among the first, with 90 % intervals over people."
+Table = tuple[Sequence[str], Sequence[Sequence[str]]]  # header and rows
+RECALL_NOTE = "Recall: share of test requests whose next item is among the first, with 90 % intervals over users."
 
 
 def sections(samples: Mapping[str, object]) -> Sequence[Section]:
-    """The sections ``lists`` and ``recall``, as far as the samples hold them."""
+    """The report sections ``lists`` and ``recall``; parts without samples are left out."""
     held, found = Record.of(samples), []
     if requests := held.records("requests"):
         note = (
@@ -50,7 +50,7 @@ def _request(item: Record) -> str:
 
 
 def _tables(name: str, title: str, note: str, tables: Sequence[Table]) -> Section:
-    """Tables as HTML, and as Markdown for the card. The first cell of a row is its head."""
+    """Tables as HTML, and as Markdown for the model card. The first cell of a row is its header."""
     html, text = [f"<p>{escape(note)}</p>"], [note]
     for head, rows in tables:
         cells = "".join(f"<th scope='col'>{escape(cell)}</th>" for cell in head)

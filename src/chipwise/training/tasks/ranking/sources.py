@@ -20,17 +20,18 @@ from chipwise.training.data.parquet_files import read_columns
 MOST_BYTES = 2**31  # of one file, which is read whole
 MOVIELENS = Path("dataset_example/ml-100k")
 INTERACTIONS = ("user_id", "item_id", "timestamp")
-TAGS = "class"  # genres, in MovieLens' table of films
+TAGS = "class"  # genre column in MovieLens' table of films
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InteractionsSpec:
-    """The interactions to learn from.
+    """Source of the interactions, and how they are split.
 
-    A Parquet file (``path``, from the run file's folder on) has a row for each interaction, with the columns ``user``,
-    ``item`` and ``time``, and perhaps ``tags``: a list of texts, or texts with spaces between. The last
-    ``test_share`` of all interactions in time is the test part, the ``validation_share`` before it selects models.
-    Each of their requests ranks what came next, after at least ``least_history`` items, among items drawn at random.
+    A Parquet file (``path``, relative to the run file's folder) has one row per interaction, with the columns ``user``,
+    ``item`` and ``time``, and optionally ``tags``: a list of texts, or one text with spaces between tags. The test part
+    is the last ``test_share`` of all interactions in time, the validation part the ``validation_share`` before it. Each
+    of their requests ranks the item that came next, after at least ``least_history`` items, among items sampled at
+    random.
     """
 
     source: Literal["movielens-100k", "parquet"] = "movielens-100k"
@@ -42,7 +43,7 @@ class InteractionsSpec:
     validation_share: float = 0.1
     test_share: float = 0.1
     least_history: int = 5
-    requests: int = 2_000  # of each part, at most
+    requests: int = 2_000  # most requests per part
     licence: str = "not stated"
 
     def __post_init__(self) -> None:
@@ -59,16 +60,16 @@ class InteractionsSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Interactions:
-    """Who met which item when, in order of time.
+    """Users' interactions with items, in order of time.
 
     Attributes:
-        users: Numbers of people, (n,).
-        items: Numbers of items from 1 on, (n,).
-        names: Of the items, the first of which (0) stands for none.
-        tags: Numbers of each item's tags from 1 on, filled with 0, (items + 1, bag).
-        tag_names: Of the tags, the first of which stands for none.
-        source: Where they come from.
-        licence: What may be done with them.
+        users: User ids, (n,).
+        items: Item ids from 1, (n,).
+        names: Names of the items by id; id 0 means no item.
+        tags: Tag ids of each item from 1, padded with 0, (items + 1, bag).
+        tag_names: Names of the tags by id; id 0 means no tag.
+        source: Origin of the interactions.
+        licence: Licence of the interactions.
     """
 
     users: NDArray[np.int64]
@@ -95,7 +96,7 @@ def read_interactions(spec: InteractionsSpec, base: Path) -> Interactions:
     """The interactions of ``spec``.
 
     Raises:
-        DataError: Data that is missing, broken or too little; says what to install or to write.
+        DataError: The data is missing, broken or too small; the message says what to install or to write.
         MissingExtra: The library that decodes it is not installed.
     """
     read: Callable[[InteractionsSpec, Path], Interactions] = SOURCES.load(spec.source)
@@ -103,7 +104,7 @@ def read_interactions(spec: InteractionsSpec, base: Path) -> Interactions:
 
 
 def read_movielens(spec: InteractionsSpec, base: Path) -> Interactions:
-    """MovieLens-100k as the recbole package carries it: 100,000 ratings, all taken as interactions, with genres."""
+    """MovieLens-100k as packaged by recbole: 100,000 ratings, all used as interactions, with genres."""
     found = importlib.util.find_spec("recbole")
     places = [] if found is None else found.submodule_search_locations or []
     folder = next((Path(place) / MOVIELENS for place in places), None)
@@ -125,7 +126,7 @@ def read_movielens(spec: InteractionsSpec, base: Path) -> Interactions:
 
 
 def read_parquet(spec: InteractionsSpec, base: Path) -> Interactions:
-    """A Parquet file with a row for each interaction."""
+    """Interactions in a Parquet file with one row each."""
     path = base / spec.path
     columns = [spec.user, spec.item, spec.time, *([spec.tags] if spec.tags else [])]
     users, items, times, *tags = read_columns(path, columns)
@@ -147,7 +148,7 @@ def read_parquet(spec: InteractionsSpec, base: Path) -> Interactions:
 
 
 def _tags_of(value: object) -> list[str]:
-    """Tags as a list, a text or a single number holds them."""
+    """The tags in a list, a text or a single number."""
     if isinstance(value, str):
         return value.split()
     if value is None:
@@ -165,7 +166,7 @@ def _ordered(
     source: str,
     licence: str,
 ) -> Interactions:
-    """Interactions in order of time, with items and tags numbered from 1 on in the order of their names."""
+    """Interactions in order of time; items and tags get ids from 1 in the order of their names."""
     order = np.argsort(times, kind="stable")
     known = sorted(set(items), key=lambda name: (len(name), name))
     number = {name: i + 1 for i, name in enumerate(known)}
@@ -189,10 +190,10 @@ def _ordered(
 
 
 def _atomic(path: Path, columns: Sequence[str]) -> list[list[str]]:
-    """Columns of a table as recbole keeps it: tabs, and a first line of ``name:type``.
+    """Columns of a table in recbole's atomic format: separated by tabs, with a first line of ``name:type``.
 
     Raises:
-        DataError: A column is missing, or a row is not whole.
+        DataError: A column is missing, or a row is truncated.
     """
     first, *lines = read_bytes(path, most=MOST_BYTES).decode("utf-8", "replace").splitlines() or [""]
     names = [name.partition(":")[0] for name in first.split("\t")]
@@ -201,5 +202,5 @@ def _atomic(path: Path, columns: Sequence[str]) -> list[list[str]]:
     places = [names.index(name) for name in columns]
     rows = [line.split("\t") for line in lines if line]
     if any(len(row) <= max(places) for row in rows):
-        raise DataError(f"{path}: a row is not whole")
+        raise DataError(f"{path}: a row is truncated")
     return [[row[place] for place in places] for row in rows]

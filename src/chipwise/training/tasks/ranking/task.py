@@ -1,4 +1,4 @@
-"""Ranking: a transformer ranks candidates after a history. Task settings that need no data."""
+"""Ranking: a transformer ranks candidate items after a history. Task settings that need no data."""
 
 from __future__ import annotations
 
@@ -35,10 +35,10 @@ RANKING = Task(
         load=LOAD,
     ),
     law=replace(LAW, floor=0.3),
-    needs=Need(part="ranking", message="says what requests hold: {items: 1682, history: 50, candidates: 128}"),
+    needs=Need(part="ranking", message="is missing; describe requests: {items: 1682, history: 50, candidates: 128}"),
     defaults=defaults(NDCG, source="movielens-100k"),
     references=proportions,
-    family=lambda choices: choices["mixing"],  # the kind of attention: which is better is not a matter of sizes
+    family=lambda choices: choices["mixing"],  # the kind of attention; the better one does not follow from sizes
     data="chipwise.training.tasks.ranking.data:RankingData",
     report_sections=sections,
     per_matrix=True,

@@ -1,1 +1,1 @@
-"""Sentences: a transformer tells short texts apart (intents, sentiment, spam), scored by accuracy."""
+"""Sentences: a transformer classifies short texts (intents, sentiment, spam), scored by accuracy."""

@@ -1,4 +1,4 @@
-"""Texts with labels in the folder of a run: one file for all trainings; exported graphs are judged text by text."""
+"""Labelled texts in a run's folder, in one file for all trainings; exported graphs classify one text at a time."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ from chipwise.training.tasks.array_data import ArrayData, confusion, first_and_w
 from chipwise.training.tasks.protocol import Exported
 from chipwise.training.tasks.sentences.sources import SentencesSpec, read_texts
 
-FEWEST = 20  # texts of the smallest part
-SHOWN = 20  # test texts in the report
+FEWEST = 20  # texts in the smallest part
+SHOWN = 20  # test texts shown in the report
 
 
 class SentencesData(ArrayData[SentencesSpec, SentenceSpace, LabelledArrays]):
     """See :class:`chipwise.training.tasks.protocol.TaskData`."""
 
     recipe: Mapping[str, object] = {"batch_windows": 64, "matrix_rate": 0.004, "table_rate": 0.004}
-    quick = 1_000  # texts
+    quick = 1_000  # texts in an early evaluation
     spec_type, part, dataset, kind, name = SentencesSpec, "sentence", LabelledArrays, "arrays", "texts"
     identifying = ("size", "words", "classes")
 
     def make(self) -> tuple[LabelledArrays, Mapping[str, object]]:
-        """Reads or makes the texts, divides them, and numbers their words by those of the training part."""
+        """Reads or generates the texts, splits them, and builds the vocabulary from the training part."""
         found, sizes = read_texts(self.spec, self.base), self.inputs
         classes = tuple(sorted(set(found.labels.values())))
         if len(classes) != sizes.classes:
@@ -57,11 +57,11 @@ class SentencesData(ArrayData[SentencesSpec, SentenceSpace, LabelledArrays]):
         return data, {"source": found.source, "licence": found.licence, "words": words, "bytes_per_text": size}
 
     def bytes_per_token(self, space: SearchSpace, rows: Rows) -> Float64Array:
-        """Bytes of a text over its positions."""
+        """Bytes of a text divided by its positions."""
         return np.full(len(rows), Record.read(self.facts).get("bytes_per_text", float) / self.inputs.size)
 
     def samples(self, winner: Exported, reference: Exported | None) -> Mapping[str, object]:
-        """Some test texts with labels and answers, and the winner's confusion matrix over all of them."""
+        """Some test texts with labels and predictions, and the winner's confusion matrix over all of them."""
         (ids, labels), classes = self.arrays.test, self.arrays.classes
         words = Record.read(self.facts).sequence("words", str)
         said = {who: logits.argmax(1) for who, logits in self.answered(winner, reference)[0].items()}
@@ -74,7 +74,7 @@ class SentencesData(ArrayData[SentencesSpec, SentenceSpace, LabelledArrays]):
         return {"texts": texts, "confusion": matrix, "classes": list(classes)}
 
     def shipped(self, arch: ArchSpec) -> Mapping[str, Mapping[str, object]]:
-        """The names of the classes, and a tokenizer that numbers words as the training data has them."""
+        """The names of the classes, and a tokenizer with the word ids of the training data."""
         words, size = Record.read(self.facts).sequence("words", str), self.inputs.size
         padding = {"strategy": {"Fixed": size}, "direction": "Left", "pad_id": 0, "pad_type_id": 0}
         split = {"type": "Split", "pattern": {"Regex": WORD}, "behavior": "Removed", "invert": True}

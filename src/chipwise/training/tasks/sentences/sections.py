@@ -1,4 +1,4 @@
-"""Report sections of a classifier of texts: test texts with their labels, and confused classes."""
+"""Report sections of a text classifier: test texts with their labels, and a confusion matrix."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from chipwise.training.tasks.sections import answers, confusion_table, table
 
 
 def sections(samples: Mapping[str, object]) -> Sequence[Section]:
-    """The sections ``texts`` and ``confusion``, as far as the samples hold them."""
+    """The report sections ``texts`` and ``confusion``; parts without samples are left out."""
     held, found = Record.of(samples), []
     if texts := held.records("texts"):
         note = "Test texts, their labels, and the answers of winner and reference design; wrong ones in bold."

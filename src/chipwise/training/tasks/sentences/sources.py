@@ -1,4 +1,4 @@
-"""Sources of texts with labels: spoken commands made here, or the user's table."""
+"""Sources of labelled texts: synthetic voice commands, or the user's table."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from chipwise.errors import DataError, SpecError
 from chipwise.training.data.text_rows import text_rows
 
 LICENCE = "CC0 (made by chipwise)"
-COMMANDS = {  # by label; * stands for a thing, # for a number
+COMMANDS = {  # by label; * stands for a thing, # templates by label; * is replaced by an object or room, # by a number
     "light on": ("turn on the * light", "turn the * light on", "make it brighter in the *", "the * is too dark"),
     "light off": ("turn off the * light", "turn the * light off", "make it dark in the *", "no more light in the *"),
     "warmer": ("set the * to # degrees more", "turn the * heating up", "the * is too cold", "warm up the *"),
@@ -30,14 +30,14 @@ PLACES = ("kitchen", "bathroom", "hall", "bedroom", "office", "garage", "cellar"
 NUMBERS = ("two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve")
 BEFORE = ("", "", "please", "hey house", "could you", "i think", "well", "after i turned off the radio")
 BEHIND = ("", "", "please", "now", "right away", "before i turn on the oven", "thank you")
-SLIPS = 0.04  # share of words that are heard wrongly: another command's word stands in their place
+SLIPS = 0.04  # share of words replaced by one of another command, to imitate speech recognition errors
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SentencesSpec:
-    """The ``data`` of a run file.
+    """The ``data`` of a run file for sentences.
 
-    ``commands`` makes ``texts`` spoken commands of twelve kinds, some of whose words are heard wrongly. ``files`` reads
+    ``commands`` generates ``texts`` voice commands of twelve kinds with a few misrecognised words. ``files`` reads
     ``path``, a CSV, JSONL or Parquet file with the columns text and label.
     """
 
@@ -46,7 +46,7 @@ class SentencesSpec:
     seed: int = 0
     path: str = ""
     licence: str = "not stated"
-    validation_share: float = 0.1  # of the texts; as much again is the test part
+    validation_share: float = 0.1  # share of the texts; the test part is as large
 
     def __post_init__(self) -> None:
         check_fields(self)
@@ -58,9 +58,9 @@ class SentencesSpec:
 
 
 class Texts(NamedTuple):
-    """Texts with labels, each text once, and where they are from."""
+    """Labelled texts without repetitions, and their source."""
 
-    labels: dict[str, str]  # by text
+    labels: dict[str, str]  # label by text
     source: str
     licence: str
 
@@ -69,11 +69,11 @@ def read_texts(spec: SentencesSpec, base: Path) -> Texts:
     """The texts of a run.
 
     Raises:
-        DataError: The file is missing or broken, or a text has two labels; names the row or the text.
+        DataError: The file is missing or broken, or a text has two labels; the message names the row or the text.
         MissingExtra: A package that reads it is not installed.
     """
     if spec.source == "commands":
-        source = f"{spec.texts:,} synthetic commands, equal ones once (seed {spec.seed})"
+        source = f"{spec.texts:,} synthetic commands, duplicates removed (seed {spec.seed})"
         return Texts(commands(spec.texts, seed=spec.seed), source, LICENCE)
     path = base / spec.path
     found: dict[str, str] = {}
@@ -84,7 +84,7 @@ def read_texts(spec: SentencesSpec, base: Path) -> Texts:
 
 
 def commands(count: int, *, seed: int) -> dict[str, str]:
-    """Commands with their labels; equal ones are there once."""
+    """Generates labelled commands, without duplicates."""
     drawn = random.Random(seed)
     words = sorted({word for forms in COMMANDS.values() for form in forms for word in form.split() if word not in "*#"})
     found = {}

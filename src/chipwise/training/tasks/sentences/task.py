@@ -1,4 +1,4 @@
-"""Sentences: a transformer tells short texts apart. Task settings that need no data."""
+"""Sentences: a transformer classifies short texts. Task settings that need no data."""
 
 from __future__ import annotations
 
@@ -23,9 +23,10 @@ logits = model(**text).logits"""
 
 
 def bert_proportions(spec: SpaceSpec) -> Iterator[dict[str, object]]:
-    """Classifiers in BERT's proportions around a space, as choices; up to half as wide and deep again as its largest.
+    """BERT-proportioned classifiers around a space, as choices; up to 1.5 times its largest width and depth.
 
-    A full table, heads that are as wide as the model together, and a GELU feed-forward of four times the width.
+    A full-width embedding table, heads that together are as wide as the model, and a GELU feed-forward of four times
+    the width.
     """
     own = {"vocab_size": spec.kind.outputs, "table": FULL}
     for weights in spec.formats:
@@ -51,7 +52,7 @@ SENTENCES = Task(
         load=LOAD,
     ),
     law=LAW,
-    needs=Need(part="sentence", message="says what texts are: {size: 16, words: 110, classes: 12}"),
+    needs=Need(part="sentence", message="is missing; describe the texts: {size: 16, words: 110, classes: 12}"),
     defaults=defaults(ACCURACY, source="commands"),
     references=bert_proportions,
     family=lambda choices: 0,

@@ -1,4 +1,4 @@
-"""Series with their tokens in the folder of a run: the first 80 % of each is learnt, 10 % validate, 10 % test."""
+"""Time series as tokens in a run's folder: the first 80 % of each for training, 10 % validation, 10 % test."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ from chipwise.training.data.tokens import TokenData, load_tokens
 from chipwise.training.tasks.protocol import Exported
 from chipwise.training.tasks.token_data import TokenTaskData
 
-MOST_VALUE = 1e100  # its square is a number still
-SHOWN, FEWEST = 3, 200  # series whose forecasts are drawn; values that a series needs
+MOST_VALUE = 1e100  # its square is still finite
+SHOWN, FEWEST = 3, 200  # series shown with forecasts; fewest values in a series
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SeriesSpec:
-    """Series to learn: numeric columns of CSV files, or ``waves``, which are synthetic."""
+    """Source of the series: numeric columns of CSV files, or ``waves``, which are synthetic."""
 
     source: str = "files"
-    paths: tuple[str, ...] = ()  # from the run file's folder on
+    paths: tuple[str, ...] = ()  # relative to the run file's folder
     licence: str = "not stated"
 
     def __post_init__(self) -> None:
@@ -40,14 +40,14 @@ class SeriesSpec:
 
 
 def read_series(data: Mapping[str, object], base: Path) -> tuple[SeriesSpec, list[Float64Array]]:
-    """Every column that holds only numbers, or sums of three sines with noise; each scaled by its first 80 %."""
+    """Numeric columns of the files, or sums of three sines with noise; each is scaled by its first 80 %."""
     spec, found = build(SeriesSpec, data, field="data"), list[Float64Array]()
     for path in (base / name for name in spec.paths):
         for column in zip(*csv.reader(io.StringIO(read_text(path))), strict=False):
             try:
                 found.append(np.array([float(value) for value in column[1:]]))
             except ValueError:
-                continue  # dates and names
+                continue  # dates and names are skipped
     if spec.source == "waves":
         t, random = np.arange(4_000.0)[:, None], np.random.default_rng(0)
         found = [np.sin(t / random.uniform(1, 10, 3)).sum(1) + random.normal(0, 0.1, len(t)) for _ in range(8)]
@@ -58,12 +58,12 @@ def read_series(data: Mapping[str, object], base: Path) -> tuple[SeriesSpec, lis
         if np.abs(one).max() > MOST_VALUE:
             raise DataError(f"series {number} holds numbers above {MOST_VALUE:g}; scale it first", field="data")
         if part.min() == part.max():
-            raise DataError(f"series {number} is one constant where it is learnt from; leave it out", field="data")
+            raise DataError(f"series {number} is constant in its training part; leave it out", field="data")
     return spec, [(one - part.mean()) / part.std() for one, part in zip(found, learnt, strict=True)]
 
 
 class SeriesStore:
-    """Scaled series as tokens: 0 ends a series, the others are quantiles of the training part."""
+    """Scaled series as tokens: 0 ends a series, the other tokens are quantiles of the training part."""
 
     def __init__(self, spec: SeriesSpec, series: Sequence[Float64Array], folder: Path, sizes: Iterable[int]) -> None:
         self.spec, self.folder, self.sizes = spec, folder, list(sizes)
@@ -72,22 +72,22 @@ class SeriesStore:
         self.parts = {name: [parts[i] for parts in cut] for i, name in enumerate(("train", "validation", "test"))}
 
     def tokens_path(self, vocab_size: int) -> Path:
-        """Path of the series in a vocabulary of this size."""
+        """Path of the series, tokenised with a vocabulary of this size."""
         return self.folder / f"series-{vocab_size}.npz"
 
     def tokens(self, vocab_size: int) -> TokenData:
-        """The series in a vocabulary of this size; sizes count values, so that losses are bits per value."""
+        """The series as tokens of a vocabulary of this size. Sizes count values, so losses are bits per value."""
         return load_tokens(self.tokens_path(vocab_size))
 
     def edges(self, vocab_size: int) -> Float64Array:
-        """The quantiles between which the values of each token lie."""
+        """Boundaries of the quantiles: each token's values lie between two of them."""
         return np.quantile(np.concatenate(self.parts["train"]), np.linspace(0, 1, vocab_size))
 
     def prepare(self) -> None:
         """Writes the tokens of each vocabulary."""
         stamp, mine = self.folder / "series.digest", digest([one.tolist() for one in self.parts["train"]])
         if stamp.exists() and stamp.read_text() != mine:
-            raise StudyError(f"{self.folder}: holds other series; start again with --restart")
+            raise StudyError(f"{self.folder}: holds different series; start again with --restart")
         for size in self.sizes:
             inner, held = self.edges(size)[1:-1], dict[str, AnyArray]()
             for name, parts in self.parts.items():
@@ -108,8 +108,8 @@ class SeriesData(TokenTaskData[SeriesStore]):
         return cls(SeriesStore(*read_series(data, base), folder, space.vocab_size))
 
     def summary(self) -> Mapping[str, object]:
-        """Series and values of each part; a value counts 8 bytes."""
-        source = "synthetic sums of sines" if self.store.spec.source == "waves" else "series of the user"
+        """Number of series and of values in each part; a value counts as 8 bytes."""
+        source = "synthetic sums of sines" if self.store.spec.source == "waves" else "the user's series"
         found: dict[str, object] = {"name": "series", "source": source, "licence": self.store.spec.licence}
         for name, part in (("train", "train"), ("val", "validation"), ("test", "test")):
             found[f"entries_{name}"] = len(self.store.parts[part])
@@ -123,7 +123,7 @@ class SeriesData(TokenTaskData[SeriesStore]):
         return {"forecasts": [{"true": e.tolist()} | {k: self._forecast(v, e) for k, v in shown.items()} for e in ends]}
 
     def _forecast(self, item: Exported, values: Float64Array) -> list[float]:
-        """One-step forecasts of the exported graph: the middle of the most likely quantile."""
+        """One-step forecasts of the exported graph: the midpoint of the most likely quantile."""
         from chipwise.deploy.runtimes.onnxruntime import OnnxRuntimeSession
 
         edges = self.store.edges(item.design.arch.vocab_size)
@@ -134,6 +134,6 @@ class SeriesData(TokenTaskData[SeriesStore]):
         return [float(edges[i] + edges[i + 1]) / 2 for i in likeliest]
 
     def ship(self, item: Exported, folder: Path, files: Mapping[str, str]) -> None:
-        """The Hugging Face folder, with the quantiles of its tokens."""
+        """The Hugging Face folder, with the quantile boundaries of its tokens."""
         save_pretrained(item.design.arch, item.weights, None, folder, dict(files))
         write_json(folder / "quantiles.json", self.store.edges(item.design.arch.vocab_size).tolist())

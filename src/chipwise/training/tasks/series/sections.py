@@ -1,4 +1,4 @@
-"""Report section of forecasts: the end of test series, with one-step forecasts."""
+"""Report section of forecasts: the ends of some test series with one-step forecasts."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ import numpy as np
 from chipwise.core.record import Record
 from chipwise.training.tasks.protocol import Section
 
-WIDTH, HEIGHT = 480, 120  # of a drawing, in pixels
+WIDTH, HEIGHT = 480, 120  # pixels of a chart
 COLOURS = {"true": "#999999", "baseline": "#e69f00", "winner": "#0072b2"}
 
 
 def sections(samples: Mapping[str, object]) -> Sequence[Section]:
-    """True values (grey) and forecasts of each next one, at the end of test series."""
+    """Plots of true values (grey) and one-step forecasts, at the end of test series."""
     lines = [
         "".join(
             _line(item.sequence(name, float), item.sequence("true", float), colour)
@@ -23,7 +23,7 @@ def sections(samples: Mapping[str, object]) -> Sequence[Section]:
         )
         for item in Record.of(samples).records("forecasts")
     ]
-    note = "<p>Grey: what came. Blue: the winner's forecast of each next value. Orange: the reference design's.</p>"
+    note = "<p>Grey: true values. Blue: the winner's forecast of each next value. Orange: the reference design's.</p>"
     frame = f"<p><svg viewBox='0 0 {WIDTH} {HEIGHT}' width='{WIDTH}' role='img'>{{}}</svg></p>"
     html = note + "".join(map(frame.format, lines))
     return [Section(name="forecasts", title="What it forecasts", html=html)] if lines else []

@@ -21,10 +21,10 @@ BITS_PER_VALUE = Metric(name="bits_per_value", title="bits per value")
 
 
 def departures(space: SpaceSpec, workload: Workload) -> Iterator[tuple[str, str]]:
-    """Refuses a workload longer than the models' context, and several sets of quantiles."""
+    """Refuses a workload longer than the models' context, and a space with several vocabulary sizes."""
     yield from beyond_context(space, workload)
     if len(space.vocab_size) > 1:
-        yield "space.vocab_size", "bits per value are comparable for one number of quantiles alone"
+        yield "space.vocab_size", "bits per value can only be compared for the same number of quantiles"
 
 
 SERIES = Task(

@@ -1,4 +1,4 @@
-"""Spoken words for training: spectrograms for all trainings; exported graphs are evaluated clip by clip."""
+"""Spectrograms of spoken words in one file for all trainings; exported graphs classify one clip at a time."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ from chipwise.training.tasks.sound_data import SAMPLE_BYTES, SoundData
 from chipwise.training.tasks.speech.dataset import LabelledSpectrograms
 from chipwise.training.tasks.speech.sources import WordsSpec, parts_of, words_of
 
-SHOWN = 12  # test clips in the report
+SHOWN = 12  # test clips shown in the report
 
 
 class SpeechData(SoundData[WordsSpec, ImageSpace, LabelledSpectrograms]):
     """See :class:`chipwise.training.tasks.protocol.TaskData`."""
 
     recipe: Mapping[str, object] = {"batch_windows": 64}
-    quick = 1_000  # clips
+    quick = 1_000  # clips in an early evaluation
     spec_type, part, dataset, kind, name = WordsSpec, "image", LabelledSpectrograms, "spectrograms", "spectrograms"
 
     def make(self) -> tuple[LabelledSpectrograms, Mapping[str, object]]:
-        """Reads or speaks the words, and divides their speakers."""
+        """Reads or synthesises the words, and splits them by speaker."""
         words, inputs = words_of(self.spec, self.base), self.inputs
         if len(words) != inputs.classes:
             raise SpecError(
@@ -38,17 +38,17 @@ class SpeechData(SoundData[WordsSpec, ImageSpace, LabelledSpectrograms]):
         return self.dataset_of(parts, words), self.facts_of(parts)
 
     def bytes_per_token(self, space: SearchSpace, rows: Rows) -> Float64Array:
-        """Bytes of a clip's 16-bit samples over the positions that a stem makes of it."""
+        """Bytes of a clip's 16-bit samples divided by the positions after the model's stem."""
         slices = self.inputs.size // space.values(rows, "patch").astype(np.int64)
         first = (space.values(rows, "pooling") == "first").astype(np.int64)
         return np.asarray(self.inputs.size * HOP * SAMPLE_BYTES / (slices + first), np.float64)
 
     def clip(self, row: int) -> Mapping[str, object]:
-        """The word."""
+        """The spoken word of each clip."""
         return {"label": self.arrays.classes[self.arrays.test[1][row]]}
 
     def samples(self, winner: Exported, reference: Exported | None) -> Mapping[str, object]:
-        """Some test clips with predictions, accuracy by noise, times, and the winner's confusion matrix."""
+        """Some test clips with predictions, accuracy by noise level, times, and the winner's confusion matrix."""
         labels, classes = self.arrays.test[1], self.arrays.classes
         logits, pass_s = self.answered(winner, reference)
         said = {who: given.argmax(1) for who, given in logits.items()}

@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 from chipwise.training.data.arrays import LabelledArrays
 from chipwise.training.data.sound.clips import stretches
 
-SHIFT = 0.1  # of all frames, at most, in each direction
-HIDDEN_TIME, HIDDEN_BANDS = 0.2, 0.15  # of all frames and bands, at most
+SHIFT = 0.1  # largest shift as a share of all frames, in each direction
+HIDDEN_TIME, HIDDEN_BANDS = 0.2, 0.15  # largest mask, as a share of all frames and of all bands
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,7 +23,7 @@ class LabelledSpectrograms(LabelledArrays):
     """See :class:`chipwise.training.data.arrays.LabelledArrays`; inputs are (n, bands, frames)."""
 
     def changed(self, inputs: NDArray[np.float32], random: np.random.Generator) -> NDArray[np.float32]:
-        """Spectrograms shifted in time (edges repeated), with one interval and one group of bands set to the mean."""
+        """Spectrograms shifted in time (edges repeated), with one time interval and one range of bands masked."""
         count, bands, frames = inputs.shape
         most = int(SHIFT * frames)
         moved = np.arange(frames) - random.integers(-most, most + 1, (count, 1))

@@ -1,7 +1,7 @@
 """Reference designs of keyword spotting: the proportions of the Keyword Transformer.
 
-Plain slices of time, a class token, LayerNorm, attention over the whole clip whose heads together are as wide as the
-model, and a GELU feed-forward of four times the width. Slice, width, depth, heads and format vary.
+Non-overlapping patches of time, a class token, LayerNorm, attention over the whole clip whose heads together are as
+wide as the model, and a GELU feed-forward of four times the width. Patch, width, depth, heads and format vary.
 
 References:
     Berg et al. 2021, Keyword Transformer, arXiv:2104.00769, table 1: widths of 64, 128 and 192, 12 layers, heads of 64.
@@ -15,9 +15,9 @@ from chipwise.model.space.space_spec import SpaceSpec
 from chipwise.training.tasks.references import deit_proportions
 
 HEAD_SIZES = (64, 32, 16)  # KWT has 64; narrower models have narrower heads
-ASPECT = (5, 32)  # width over depth: 5.3 in KWT-1, 10.7 in KWT-2, 16 in KWT-3; shallower ones up to twice that
+ASPECT = (5, 32)  # width over depth: 5.3 in KWT-1, 10.7 in KWT-2, 16 in KWT-3; shallower designs up to 32
 
 
 def proportions(spec: SpaceSpec) -> Iterator[dict[str, object]]:
-    """KWT-proportioned designs around a space, as choices: those of images but for the aspect."""
+    """KWT-proportioned designs around a space, as choices: those of images with another aspect ratio."""
     return deit_proportions(spec, aspect=ASPECT, head_sizes=HEAD_SIZES)

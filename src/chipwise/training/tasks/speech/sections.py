@@ -1,4 +1,4 @@
-"""Report sections of keyword spotting: spectrograms with predictions, noise, times, confused words."""
+"""Report sections of keyword spotting: spectrograms with predictions, noise, times, and a confusion matrix."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ SIZE = (150, 80)  # pixels of a shown spectrogram
 
 
 def sections(samples: Mapping[str, object]) -> Sequence[Section]:
-    """The sections ``spectrograms``, ``noise``, ``real_time`` and ``confusion``, as far as the samples hold them."""
+    """The sections ``spectrograms``, ``noise``, ``real_time`` and ``confusion``; parts without samples are left out."""
     held, found = Record.of(samples), []
     synthetic = synthetic_note(held)
     if clips := held.records("clips"):
@@ -25,7 +25,7 @@ def sections(samples: Mapping[str, object]) -> Sequence[Section]:
         html = grid(note, map(_figure, clips))
         found.append(Section(name="spectrograms", title="What it hears", html=html))
     if rows := held.records("noise"):
-        note = f"Accuracy (measured) on test clips by the power of the word over that of the noise.{synthetic}"
+        note = f"Measured accuracy on test clips by signal-to-noise ratio.{synthetic}"
         found.append(noise_section(rows, "Accuracy by noise", note, sound="word", entries="clips"))
     if "times" in held:
         found.append(times_section(held.record("times")))

@@ -1,4 +1,4 @@
-"""Spoken words to learn: the user's WAV folder, or words spoken by ``espeak-ng``, as clips with noise."""
+"""Sources of spoken words: the user's WAV folder, or words synthesised by ``espeak-ng``."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from chipwise.training.data.sound import clips, synthesis
 from chipwise.training.data.sound.clips import MOST_BYTES, Part, Recording, RecordingsSpec
 from chipwise.training.data.sound.waves import decoded, endless
 
-SPEAKER = "_nohash_"  # what follows the speaker in the file names of Speech Commands
-FEWEST = 6  # recordings of the rarest word
+SPEAKER = "_nohash_"  # separates the speaker from the rest in file names of Speech Commands
+FEWEST = 6  # fewest recordings of a word
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WordsSpec(RecordingsSpec):
-    """The words to learn; see :class:`chipwise.training.data.sound.clips.RecordingsSpec`.
+    """The words and their recordings; see :class:`chipwise.training.data.sound.clips.RecordingsSpec`.
 
-    ``path`` is a folder with one folder of WAV files for each word. What precedes ``_nohash_`` in a file's name is its
-    speaker, as in Speech Commands; else each file counts as a speaker.
+    ``path`` is a folder with one folder of WAV files for each word. The part of a file name before ``_nohash_`` is its
+    speaker, as in Speech Commands; a file without it counts as a separate speaker.
     """
 
-    takes: int = 1  # of espeak: times that each variant speaks each word
+    takes: int = 1  # for espeak: times that each variant speaks each word
     copies: int = 3
     snr_db: tuple[float, ...] = (20.0, 10.0, 5.0, 0.0)
 
@@ -77,7 +77,7 @@ def recordings(spec: WordsSpec, base: Path) -> Iterator[Recording]:
 
 
 def parts_of(spec: WordsSpec, base: Path, *, bands: int, length: int) -> dict[str, Part]:
-    """Training, validation and test parts; ``length`` is of a clip, in samples. Training clips are copied.
+    """Training, validation and test parts with clips of ``length`` samples. Training clips are copied with new noise.
 
     Raises:
         DataError: There are too few recordings or speakers, or a file is broken.
@@ -91,7 +91,7 @@ def parts_of(spec: WordsSpec, base: Path, *, bands: int, length: int) -> dict[st
         raise DataError(f"{words[int(counts.argmin())]!r} has {counts.min()} recordings; each word needs {FEWEST}")
     heard = {each.text for each in found if each.samples.any()}
     silent = [word for word in words if word not in heard]
-    if len(silent) > 1:  # one of them may be the word for silence
+    if len(silent) > 1:  # one of them may be the class for silence
         raise DataError(f"all recordings of {silent[0]!r} and {silent[1]!r} are silent")
     made = clips.parts_of(found, labels, spec, bands=bands, length=length, seed=0)
     for name, part in made.items():

@@ -21,7 +21,7 @@ EXAMPLE = "{axes: 1, size: 100, channels: 40, classes: 20, patch: [2, 5, 10]}"
 
 
 def departures(space: SpaceSpec, workload: Workload) -> Iterator[tuple[str, str]]:
-    """Refuses a space with a wrong number of axes."""
+    """Refuses a space whose inputs do not have one axis."""
     return check_axes(inputs_of(space, ImageSpace), 1, f"spectrograms have one axis, time: {EXAMPLE}")
 
 
@@ -44,12 +44,12 @@ SPEECH = Task(
     law=LAW,
     needs=Need(
         part="image",
-        message=f"says what spectrograms are, frames of 10 ms with bands: {EXAMPLE}",
+        message=f"is missing; describe the spectrograms, frames of 10 ms with bands: {EXAMPLE}",
         departures=departures,
     ),
     defaults=defaults(ACCURACY, source="espeak"),
     references=proportions,
-    family=lambda choices: choices["patch"],  # slices of time: which is best cannot be predicted from sizes
+    family=lambda choices: choices["patch"],  # patch sizes in time; the best one does not follow from sizes
     data="chipwise.training.tasks.speech.data:SpeechData",
     report_sections=sections,
 )

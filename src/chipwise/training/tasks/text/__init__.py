@@ -1,1 +1,1 @@
-"""Text: a decoder learns entries token by token, scored by bits per byte."""
+"""Text: a decoder predicts entries token by token, scored by bits per byte."""

@@ -1,4 +1,4 @@
-"""Tokenized text for training: trainings read windows, exported graphs are evaluated entry by entry."""
+"""Tokenised text: trainings read windows, exported graphs are evaluated entry by entry."""
 
 from __future__ import annotations
 
@@ -56,14 +56,14 @@ class TextData(TokenTaskData[TokenStore]):
         return [continued(session, tokenizer, prompt, longest) for prompt in prompts]
 
     def ship(self, item: Exported, folder: Path, files: Mapping[str, str]) -> None:
-        """The Hugging Face folder, and ``model.gguf`` where the package ``gguf`` is there and can hold the model."""
+        """The Hugging Face folder, and ``model.gguf`` if the package ``gguf`` is installed and supports the model."""
         tokenizer = self.store.tokenizer_path(item.design.arch.vocab_size)
         save_pretrained(item.design.arch, item.weights, tokenizer, folder, dict(files))
         export_if_possible(item.design, item.weights, folder / "model.gguf", tokenizer=tokenizer, packing=item.packing)
 
 
 def continued(session: OnnxRuntimeSession, tokenizer: Tokenizer, prompt: str, longest: int) -> str:
-    """The most likely continuation of ``prompt``, token by token, up to the end of the entry."""
+    """Greedy continuation of ``prompt``, up to the end of the entry."""
     ids = tokenizer.encode(prompt, add_special_tokens=False).ids[: longest // 2]
     written: list[int] = []
     logits = session.prefill(np.array([[0, *ids]], np.int64))

@@ -20,5 +20,5 @@ TEXT = Task(
     references=llama_proportions,
     family=lambda choices: choices["vocab_size"],
     data="chipwise.training.tasks.text.data:TextData",
-    report_sections=lambda samples: (),  # what models write is a table of the report
+    report_sections=lambda samples: (),  # the report shows generated text elsewhere
 )

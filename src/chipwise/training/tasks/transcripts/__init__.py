@@ -1,1 +1,1 @@
-"""Transcripts: a transformer transcribes speech character by character, scored by its error rate."""
+"""Transcripts: a transformer transcribes speech character by character, scored by character error rate."""

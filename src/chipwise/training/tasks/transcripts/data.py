@@ -1,4 +1,4 @@
-"""Utterances for training: spectrograms for all trainings; exported graphs are evaluated one by one."""
+"""Spectrograms of utterances in one file for all trainings; exported graphs transcribe one at a time."""
 
 from __future__ import annotations
 
@@ -17,26 +17,26 @@ from chipwise.training.tasks.sound_data import SAMPLE_BYTES, SoundData
 from chipwise.training.tasks.transcripts.dataset import TranscribedSpectrograms, decoded, distance, least_positions
 from chipwise.training.tasks.transcripts.sources import BLANK_NAME, UtterancesSpec, parts_of, read_utterances
 
-SHOWN = 8  # test utterances in the report
-SPACE_NAME = "|"  # between words, as transformers' tokenizers of characters write it
+SHOWN = 8  # test utterances shown in the report
+SPACE_NAME = "|"  # the space between words in character tokenizers of transformers
 
 
 class TranscriptsData(SoundData[UtterancesSpec, SoundSpace, TranscribedSpectrograms]):
     """See :class:`chipwise.training.tasks.protocol.TaskData`."""
 
     recipe: Mapping[str, object] = {"batch_windows": 32}
-    quick = 200  # utterances
+    quick = 200  # utterances in an early evaluation
     spec_type, part, dataset = UtterancesSpec, "sound", TranscribedSpectrograms
     kind, name = "transcripts", "utterances"
 
     def make(self) -> tuple[TranscribedSpectrograms, Mapping[str, object]]:
-        """Reads or speaks the utterances, and divides their speakers."""
+        """Reads or synthesises the utterances, and splits them by speaker."""
         length = self.inputs.size * HOP
         found = read_utterances(self.spec, self.base, length=length)
         if len(found.characters) != self.inputs.classes:
             shown = "".join(found.characters[1:])
             raise SpecError(
-                f"there are {len(found.characters)} characters with the blank ({shown!r}), not {self.inputs.classes}",
+                f"must be {len(found.characters)}, the blank and the characters {shown!r}, not {self.inputs.classes}",
                 field="space.sound.classes",
             )
         parts = parts_of(found, self.spec, bands=self.inputs.channels, length=length)
@@ -45,12 +45,12 @@ class TranscriptsData(SoundData[UtterancesSpec, SoundSpace, TranscribedSpectrogr
         return self.dataset_of(parts, found.characters), self.facts_of(parts, note=left_out)
 
     def _check_positions(self, needed: int) -> None:
-        """Checks that CTC can write the longest text at the positions that every stride leaves."""
+        """Checks that CTC can output the longest text at the number of positions that each stride leaves."""
         stride = max(self.inputs.stride)
         left = self.inputs.size // stride
         if left < needed:
             raise SpecError(
-                f"{stride} leaves {left} positions of a sound, and the longest text needs {needed}",
+                f"{stride} leaves {left} positions per sound, but the longest text needs {needed}",
                 field="space.sound.stride",
             )
 
@@ -59,11 +59,11 @@ class TranscriptsData(SoundData[UtterancesSpec, SoundSpace, TranscribedSpectrogr
         return np.asarray(HOP * SAMPLE_BYTES * space.values(rows, "stride"), np.float64)
 
     def clip(self, row: int) -> Mapping[str, object]:
-        """Spoken text of each clip."""
+        """The spoken text of each clip."""
         return {"text": self.arrays.text(self.arrays.test[1][row])}
 
     def samples(self, winner: Exported, reference: Exported | None) -> Mapping[str, object]:
-        """Some test utterances with transcripts, error rates of characters and words, by noise, and times."""
+        """Some test utterances with transcripts, character and word error rates, rates by noise level, and times."""
         data = self.arrays
         said = [data.text(row) for row in data.test[1]]
         outputs, pass_s = self.answered(winner, reference)
@@ -76,7 +76,7 @@ class TranscriptsData(SoundData[UtterancesSpec, SoundSpace, TranscribedSpectrogr
         }
 
     def _rates(self, heard: list[str], said: list[str]) -> dict[str, object]:
-        """Error rates of characters and words on the test part, with standard errors over speakers."""
+        """Character and word error rates on the test part, with standard errors over speakers."""
         found: dict[str, object] = {}
         pairs = list(zip(heard, said, strict=True))
         for name, parts in (("characters", list), ("words", str.split)):

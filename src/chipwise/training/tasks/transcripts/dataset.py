@@ -4,7 +4,7 @@ Label 0 is CTC's blank, which also pads shorter texts.
 
 References:
     Graves et al. 2006, Connectionist Temporal Classification, ICML: the loss, and greedy (best path) decoding.
-    Character error rate: edit distance (Levenshtein 1966) over the characters that were said.
+    Character error rate: edit distance (Levenshtein 1966) divided by the number of characters in the true text.
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
 
 BLANK = 0
-HIDDEN_TIME, HIDDEN_BANDS = 0.03, 0.15  # of all frames and bands, at most; a character takes about 70 ms
-TIMES = 2  # stretches of time that are hidden
+HIDDEN_TIME, HIDDEN_BANDS = 0.03, 0.15  # largest masks, as shares of all; a character lasts about 70 ms
+TIMES = 2  # number of masked time intervals
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TranscribedSpectrograms(LabelledArrays):
     """See :class:`chipwise.training.data.arrays.LabelledArrays`; inputs are (n, bands, frames), labels (n, characters).
 
-    ``classes`` are the characters, the blank's name before them.
+    ``classes`` are the characters, preceded by the name of the blank.
     """
 
     def require_fit(self, arch: ArchSpec) -> None:
@@ -50,12 +50,12 @@ class TranscribedSpectrograms(LabelledArrays):
         needed = max(int(least_positions(labels).max()) for _, labels in (self.train, self.validation, self.test))
         if arch.max_tokens < needed:
             raise InputError(
-                f"{arch.name} has {arch.max_tokens} positions for a sound, and the longest text needs {needed}: "
-                "shorten sounds less (stride), or leave longer texts out"
+                f"{arch.name} has {arch.max_tokens} positions per sound, but the longest text needs {needed}: "
+                "use a smaller stride, or leave longer texts out"
             )
 
     def changed(self, inputs: NDArray[np.float32], random: np.random.Generator) -> NDArray[np.float32]:
-        """Spectrograms with two short time intervals and one group of bands masked by their mean."""
+        """Spectrograms with two short time intervals and one range of bands masked by the mean."""
         count, bands, frames = inputs.shape
         hidden_M = stretches(count, bands, HIDDEN_BANDS, random)[:, :, None]
         hidden = np.repeat(hidden_M, frames, axis=2)
@@ -64,7 +64,7 @@ class TranscribedSpectrograms(LabelledArrays):
         return np.where(hidden, np.float32(0), inputs)
 
     def loss(self, model: nn.Module, batch: Sequence[Tensor], dtype: torch.dtype) -> Tensor:
-        """Mean loss of CTC in nats per character of the texts."""
+        """CTC loss in nats per character of the texts."""
         import torch
 
         inputs, labels = batch
@@ -78,7 +78,7 @@ class TranscribedSpectrograms(LabelledArrays):
     def metric(
         self, outputs: NDArray[np.floating], split: Split, rows: slice = ALL
     ) -> tuple[Float64Array, Float64Array]:
-        """Edits of each text by greedy decoding, and its characters."""
+        """Edit distance of each text under greedy decoding, and its number of characters."""
         labels = self.part(split)[1][rows]
         return edits_of(outputs, labels), (labels != BLANK).sum(1).astype(np.float64)
 
@@ -88,14 +88,14 @@ class TranscribedSpectrograms(LabelledArrays):
 
 
 def least_positions(labels: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Positions that each text (n, L) needs, (n,): one a character, and one between equal neighbours."""
+    """Positions that CTC needs for each text (n, L), (n,): one per character, and one between equal neighbours."""
     twice = (labels[:, 1:] == labels[:, :-1]) & (labels[:, 1:] != BLANK)
     found: NDArray[np.int64] = (labels != BLANK).sum(1) + twice.sum(1)
     return found
 
 
 def decoded(logits_TV: NDArray[np.floating]) -> list[int]:
-    """The labels of the best path: the likeliest at each position, repetitions once, without blanks.
+    """Labels of the best path: the most likely label at each position, repetitions merged, blanks removed.
 
     >>> import numpy as np
     >>> decoded(np.eye(3)[[1, 1, 0, 1, 2, 2]])

@@ -1,4 +1,4 @@
-"""Report sections of transcription: spectrograms with true and predicted texts, errors, real-time factor."""
+"""Report sections of transcription: spectrograms with true and predicted texts, error rates, real-time factor."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ SIZE = (320, 80)  # pixels of a shown spectrogram
 
 
 def sections(samples: Mapping[str, object]) -> Sequence[Section]:
-    """The sections ``spectrograms``, ``errors``, ``noise`` and ``real_time``, as far as the samples hold them."""
+    """The sections ``spectrograms``, ``errors``, ``noise`` and ``real_time``; parts without samples are left out."""
     held, found = Record.of(samples), []
     synthetic = synthetic_note(held)
     if clips := held.records("clips"):
         note = (
-            "Test utterances as the models hear them (time from left to right, low bands below), what was said, and "
-            f"what winner and reference design wrote down; what is wrong in bold.{synthetic}"
+            "Test utterances as the models see them (time from left to right, low bands below), the true text, and "
+            f"the transcripts of winner and reference design; wrong ones in bold.{synthetic}"
         )
         html = grid(note, map(_figure, clips))
         found.append(Section(name="spectrograms", title="What it hears", html=html))
     if "rates" in held:
         rates = held.record("rates")
         note = (
-            "Edits (insertions, deletions, substitutions) over what was said, measured on test speakers by greedy "
-            f"decoding, with 90 % intervals over speakers.{synthetic}"
+            "Edits (insertions, deletions, substitutions) relative to the true text, measured on test speakers with "
+            f"greedy decoding, with 90 % intervals over speakers.{synthetic}"
         )
         rows = [
             (name, *(_rate(rates.record(key).record(part)) for part in ("characters", "words")))
@@ -38,7 +38,7 @@ def sections(samples: Mapping[str, object]) -> Sequence[Section]:
         html = table(note, ["", "character error rate", "word error rate"], rows)
         found.append(Section(name="errors", title="Characters and words", html=html))
     if noise := held.records("noise"):
-        note = f"Character error rate (measured) on test utterances by the power of speech over noise.{synthetic}"
+        note = f"Measured character error rate on test utterances by signal-to-noise ratio.{synthetic}"
         found.append(noise_section(noise, "Errors by noise", note, sound="speech", entries="utterances"))
     if "times" in held:
         found.append(times_section(held.record("times")))
@@ -54,6 +54,6 @@ def _figure(item: Record) -> str:
 
 
 def _rate(found: Record) -> str:
-    """A rate in percent with its interval."""
+    """An error rate in percent with its interval."""
     error = found.get("std_error", float, None)
     return f"{100 * found.get('rate', float):.1f} %" + ("" if error is None else f" ± {100 * Z90 * error:.1f}")

@@ -1,4 +1,4 @@
-"""Utterances to transcribe: the user's WAV files with texts, or words spoken one after another by ``espeak-ng``."""
+"""Sources of utterances: the user's WAV files with texts, or words spoken one after another by ``espeak-ng``."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from chipwise.training.data.sound.front_end import RATE_HZ
 from chipwise.training.data.sound.waves import decoded, endless, trimmed
 from chipwise.training.tasks.transcripts.dataset import BLANK
 
-FEWEST = 20  # utterances in all
-LEFT_OUT = 0.5  # of the utterances that may be too long, at most
+FEWEST = 20  # fewest utterances in all
+LEFT_OUT = 0.5  # largest share of utterances that may be left out as too long
 BLANK_NAME = "<pad>"  # CTC's blank, as transformers' tokenizers of characters call it
-COLUMNS: Mapping[str, tuple[str, ...]] = {  # of a table of transcripts: the first that it has
+COLUMNS: Mapping[str, tuple[str, ...]] = {  # accepted names of a table's columns, in order of preference
     "file": ("file", "path", "filename", "file_name", "wav"),
     "text": ("text", "sentence", "transcript", "transcription"),
     "speaker": ("speaker", "speaker_id", "client_id", "voice"),
@@ -30,15 +30,15 @@ COLUMNS: Mapping[str, tuple[str, ...]] = {  # of a table of transcripts: the fir
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UtterancesSpec(RecordingsSpec):
-    """The utterances to transcribe; see :class:`chipwise.training.data.sound.clips.RecordingsSpec`.
+    """The recordings and their texts; see :class:`chipwise.training.data.sound.clips.RecordingsSpec`.
 
     ``path`` is a folder of WAV files with one table (CSV or TSV) of columns ``file``, ``text`` and perhaps
-    ``speaker``, or with a ``.txt`` of the same name beside each file. Without speakers each file counts as one. Texts
-    are learnt in small letters, digits and apostrophes.
+    ``speaker``, or with a ``.txt`` of the same name beside each file. Without ``speaker``, each file counts as a
+    separate speaker. Texts are reduced to lower-case letters, digits and apostrophes.
     """
 
-    utterances: int = 10  # of espeak: of each variant
-    shortest: int = 2  # words of an utterance
+    utterances: int = 10  # for espeak: utterances per variant
+    shortest: int = 2  # words in an utterance
     longest: int = 6
     copies: int = 2
     snr_db: tuple[float, ...] = (20.0, 10.0, 5.0)
@@ -46,7 +46,7 @@ class UtterancesSpec(RecordingsSpec):
     def __post_init__(self) -> None:
         RecordingsSpec.__post_init__(self)
         if self.words and (self.source != "espeak" or any(text_of(word) != word for word in self.words)):
-            raise SpecError("lists words of small letters that espeak speaks", field="words")
+            raise SpecError("lists words in lower case that espeak speaks", field="words")
         positive(self, "utterances", "shortest", most=10_000)
         if not self.shortest <= self.longest <= 100:
             raise SpecError(f"must be from {self.shortest} to 100 words, not {self.longest}", field="longest")
@@ -54,7 +54,7 @@ class UtterancesSpec(RecordingsSpec):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Utterances:
-    """All utterances that are short enough, their characters (the blank's name first), and how many were too long."""
+    """Utterances that are short enough, their characters (the blank's name first), and the number of too long ones."""
 
     found: tuple[Recording, ...]
     characters: tuple[str, ...]
@@ -62,7 +62,7 @@ class Utterances:
 
 
 def text_of(said: str) -> str:
-    """A text as it is learnt: small letters, digits and apostrophes, with single spaces.
+    """Normalises a text to lower-case letters, digits and apostrophes, with single spaces.
 
     >>> text_of(" Don't stop,  GO! ")
     "don't stop go"
@@ -75,7 +75,7 @@ def text_of(said: str) -> str:
 
 
 def read_utterances(spec: UtterancesSpec, base: Path, *, length: int) -> Utterances:
-    """Reads or speaks all utterances, and leaves out those longer than ``length`` samples.
+    """Reads or synthesises all utterances, and leaves out those longer than ``length`` samples.
 
     Raises:
         DataError: The program or the texts are missing, a file is broken, or most utterances are too long.
@@ -152,7 +152,7 @@ def _texts_beside(folder: Path) -> Iterator[tuple[Path, str, str]]:
 
 
 def parts_of(found: Utterances, spec: UtterancesSpec, *, bands: int, length: int) -> dict[str, Part]:
-    """Training, validation and test parts; ``length`` is of a clip, in samples. The training part is copied.
+    """Training, validation and test parts with clips of ``length`` samples. Training clips are copied with new noise.
 
     Raises:
         DataError: There are fewer than three speakers.

@@ -37,10 +37,10 @@ TRANSCRIPTS = Task(
         load=LOAD,
     ),
     law=replace(LAW, floor=0.02),
-    needs=Need(part="sound", message=f"says what sounds are, spectrograms with frames of 10 ms: {EXAMPLE}"),
+    needs=Need(part="sound", message=f"is missing; describe the spectrograms with frames of 10 ms: {EXAMPLE}"),
     defaults=defaults(CER, source="espeak"),
     references=proportions,
-    family=lambda choices: choices["module"] != NO_MODULE,  # Conformer's or Whisper's
+    family=lambda choices: choices["module"] != NO_MODULE,  # the family: Conformer's or Whisper's proportions
     data="chipwise.training.tasks.transcripts.data:TranscriptsData",
     report_sections=sections,
 )

@@ -1,4 +1,4 @@
-"""Images for training: one file of arrays for all trainings; exported graphs are evaluated image by image."""
+"""Training images of a run in one file of arrays; exported graphs classify one image at a time."""
 
 from __future__ import annotations
 
@@ -19,37 +19,37 @@ from chipwise.training.data.images.sources import ImagesSpec
 from chipwise.training.tasks.array_data import ArrayData, confusion, first_and_wrong
 from chipwise.training.tasks.protocol import Exported
 
-SHOWN = 20  # test images in the report
+SHOWN = 20  # test images shown in the report
 
 
 class VisionData(ArrayData[ImagesSpec, ImageSpace, LabelledArrays]):
     """See :class:`chipwise.training.tasks.protocol.TaskData`."""
 
     recipe: Mapping[str, object] = {"batch_windows": 128}
-    quick = 2_000  # images
+    quick = 2_000  # images in an early evaluation
     spec_type, part, dataset, kind, name = ImagesSpec, "image", LabelledArrays, "images", "images"
     identifying = ("size", "channels", "classes")
 
     def make(self) -> tuple[LabelledArrays, Mapping[str, object]]:
-        """Reads the images and divides them."""
+        """Reads the images and splits them."""
         found, parts = read_parts(self.spec, self.base, self.inputs)
         data = LabelledArrays.of_parts(parts, found.classes, scales_of(parts["train"][0]))
         flip = found.flip if self.spec.flip is None else self.spec.flip
         return data, {"source": found.source, "licence": found.licence, "flip": flip}
 
     def data(self, arch: ArchSpec) -> DataFile:
-        """The images, shifted while they are learnt, and mirrored where that keeps their labels."""
+        """The images; training shifts them, and mirrors them if that keeps their labels."""
         return DataFile(path=str(self.path), kind="flipped-images" if read_mapping(self.facts)["flip"] else self.kind)
 
     def bytes_per_token(self, space: SearchSpace, rows: Rows) -> Float64Array:
-        """Bytes of an image over the positions that a stem makes of it."""
+        """Bytes of an image divided by the positions after the model's stem."""
         each = self.inputs.size**2 * self.inputs.channels
         grid = self.inputs.size // space.values(rows, "patch").astype(np.int64)
         first = (space.values(rows, "pooling") == "first").astype(np.int64)
         return np.asarray(each / (grid**2 + first), np.float64)
 
     def samples(self, winner: Exported, reference: Exported | None) -> Mapping[str, object]:
-        """Some test images with labels and answers, and the winner's confusion matrix over all of them."""
+        """Some test images with labels and predictions, and the winner's confusion matrix over all of them."""
         (inputs, labels), classes = self.arrays.test, self.arrays.classes
         said = {who: logits.argmax(1) for who, logits in self.answered(winner, reference)[0].items()}
         images = [
@@ -63,7 +63,7 @@ class VisionData(ArrayData[ImagesSpec, ImageSpace, LabelledArrays]):
         }
 
     def shipped(self, arch: ArchSpec) -> Mapping[str, Mapping[str, object]]:
-        """The names of the classes, and how an image is prepared."""
+        """The names of the classes, and the preprocessing of images."""
         data = self.arrays
         return {
             "config.json": labels_of(arch, data.classes),

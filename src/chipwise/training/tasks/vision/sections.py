@@ -1,4 +1,4 @@
-"""Report sections of an image classifier: test images with their labels, and confused classes."""
+"""Report sections of an image classifier: test images with their labels, and a confusion matrix."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ PIXELS = 72  # side of a shown image
 
 
 def sections(samples: Mapping[str, object]) -> Sequence[Section]:
-    """The sections ``images`` and ``confusion``, as far as the samples hold them."""
+    """The report sections ``images`` and ``confusion``; parts without samples are left out."""
     held, found = Record.of(samples), []
     if images := held.records("images"):
         note = "Test images, their labels, and the answers of winner and reference design; wrong ones in bold."

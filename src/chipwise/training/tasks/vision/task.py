@@ -20,7 +20,7 @@ model = AutoModelForImageClassification.from_pretrained("winner", trust_remote_c
 
 
 def departures(space: SpaceSpec, workload: Workload) -> Iterator[tuple[str, str]]:
-    """Refuses a space with a wrong number of axes."""
+    """Refuses a space whose inputs do not have two axes."""
     return check_axes(inputs_of(space, ImageSpace), 2, "images have two axes; leave it out")
 
 
@@ -42,12 +42,12 @@ VISION = Task(
     law=LAW,
     needs=Need(
         part="image",
-        message="says what images are: {size: 28, classes: 10, patch: [4, 7, 14]}",
+        message="is missing; describe the images: {size: 28, classes: 10, patch: [4, 7, 14]}",
         departures=departures,
     ),
     defaults=defaults(ACCURACY, source="fashion-mnist"),
     references=deit_proportions,
-    family=lambda choices: choices["patch"],  # which is best cannot be predicted from sizes
+    family=lambda choices: choices["patch"],  # the best patch size does not follow from sizes
     data="chipwise.training.tasks.vision.data:VisionData",
     report_sections=sections,
 )
