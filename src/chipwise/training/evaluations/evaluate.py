@@ -283,9 +283,7 @@ def _tune(
         for rows in _alike(lengths, np.random.default_rng(number)):
             loss = _loss(head(_pool(model, [texts[i] for i in rows])), targets[rows])
             if not torch.isfinite(loss):
-                raise TrainingDiverged(
-                    f"the loss of tuning was no longer finite at step {done}; evaluate by probe"
-                )
+                raise TrainingDiverged(f"the loss of tuning was no longer finite at step {done}; evaluate by probe")
             adam.zero_grad()
             loss.backward()  # type: ignore[no-untyped-call]
             nn.utils.clip_grad_norm_(model.parameters(), 1.0)
