@@ -19,7 +19,7 @@ from chipwise.core.fields import check_fields, positive, whole_number
 from chipwise.core.files import build, read_yaml
 from chipwise.core.results import Result
 from chipwise.errors import ChipwiseError, SpecError
-from chipwise.predict.cost.model import Predicted
+from chipwise.predict.cost.model import Predicted, combined
 from chipwise.predict.cost.request import request_total
 from chipwise.predict.served.deployment import Deployment
 from chipwise.predict.served.estimate import estimates
@@ -225,7 +225,7 @@ def price_loop(loop: AgentLoop) -> LoopCost:
         if isinstance(cost, ChipwiseError):
             raise SpecError(str(cost), field=f"parts.{part.name}") from None
     asked = tuple(cost for cost in costs if isinstance(cost, PartCost))
-    total = _sum(asked)
+    total = combined(lambda *seconds: float(sum(seconds)), *(cost.turn_s for cost in asked))
     fits = total.value <= loop.budget_s
     said = [each for part in loop.parts if part.model is not None for each in taken_for(part.model, part.device)]
     found = LoopCost(loop=loop, parts=asked, total=total, fits=fits, notes=tuple(dict.fromkeys(said)))
@@ -282,12 +282,10 @@ def _costs(parts: Sequence[LoopPart]) -> list[PartCost | ChipwiseError]:
             costs.append(answer)
             continue
         first, after = answer.metrics["ttft_p50"], answer.metrics.get("tpot_p50")
-        ends = [_whole(part, first, after, end) for end in ("value", "low", "high")]
-        assert ends[0] is not None  # a prediction always has a value
         costs.append(
             PartCost(
                 part=part,
-                turn_s=Predicted(value=ends[0], low=ends[1], high=ends[2]),
+                turn_s=_turn_s(part, first, after or Predicted(value=0.0, low=0.0, high=0.0)),
                 ttft_s=first.value,
                 tpot_s=None if after is None else after.value,
             )
@@ -295,12 +293,11 @@ def _costs(parts: Sequence[LoopPart]) -> list[PartCost | ChipwiseError]:
     return costs
 
 
-def _whole(part: LoopPart, first: Predicted, after: Predicted | None, end: str) -> float | None:
-    """Seconds of a part's calls at one end of the intervals; None if there is none."""
-    prefill, step = getattr(first, end), 0.0 if after is None else getattr(after, end)
-    if prefill is None or step is None:
-        return None
-    return float(part.calls * request_total(prefill, step, part.new))
+def _turn_s(part: LoopPart, prefill: Predicted, step: Predicted) -> Predicted:
+    """Seconds of a part's calls."""
+    return combined(
+        lambda prefill_s, step_s: float(part.calls * request_total(prefill_s, step_s, part.new)), prefill, step
+    )
 
 
 def _request(part: LoopPart) -> Request:
@@ -318,11 +315,3 @@ def _request(part: LoopPart) -> Request:
         cached_tokens=part.cached,
         new_tokens=part.new,
     )
-
-
-def _sum(costs: Sequence[PartCost]) -> Predicted:
-    def total(end: str) -> float | None:
-        ends = [getattr(cost.turn_s, end) for cost in costs]
-        return None if any(each is None for each in ends) else float(sum(ends))
-
-    return Predicted(value=float(sum(cost.turn_s.value for cost in costs)), low=total("low"), high=total("high"))

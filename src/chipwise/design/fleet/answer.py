@@ -14,25 +14,24 @@ from chipwise.core.files import write_output
 from chipwise.core.results import Result
 from chipwise.core.statistics import Z90
 from chipwise.design.fleet.arrangements import Arrangement
-from chipwise.design.fleet.evaluating import NODES
+from chipwise.design.fleet.evaluating import NODES, joules_per_token, usd_per_million
 from chipwise.design.fleet.finding import Finder
 from chipwise.design.fleet.holding import Fleet, limits_of, price_order
 from chipwise.design.fleet.left_out import LeftOut, broken_limits, left_out
 from chipwise.design.fleet.question import FleetKind, FleetQuestion
 from chipwise.design.fleet.serving_commands import commands_of, dynamo_yaml
-from chipwise.errors import ChipwiseError, Infeasible, counted
+from chipwise.errors import Infeasible, counted
 from chipwise.hardware import instances
 from chipwise.predict.cost.model import Predicted
 from chipwise.predict.load.outcome import MEASURES
 from chipwise.predict.load.policy import Speculation
 from chipwise.predict.served.deployment import Deployment
-from chipwise.predict.served.energy import energies
-from chipwise.predict.served.estimate import cost_of
 from chipwise.predict.served.request import taken_for
 
 FORMAT = "chipwise plan 1"  # of a plan's file
 SUREST = NormalDist().cdf(max(NODES)) - 1e-9  # highest probability covered by replays
 MUCH = 2.0  # a fleet with more than this times the needed devices is mostly margin
+DEPLOYED = ("device", "runtime", "weights", "tp", "pp", "ep", "dp")  # fields of the deployment of an option
 SHOWN = ("ttft_p50", "ttft_p99", "tpot_p50", "tpot_p99", "e2e_p50", "e2e_p99")
 
 
@@ -94,18 +93,8 @@ class Option(Result):
     @property
     def arrangement(self) -> Arrangement:
         """Deployment of one replica of the first pool."""
-        return Arrangement(
-            deployment=Deployment(
-                device=self.device,
-                runtime=self.runtime,
-                weights=self.weights,
-                tp=self.tp,
-                pp=self.pp,
-                ep=self.ep,
-                dp=self.dp,
-            ),
-            speculation=self.speculation,
-        )
+        deployment = Deployment(**{name: getattr(self, name) for name in DEPLOYED})
+        return Arrangement(deployment=deployment, speculation=self.speculation)
 
     @property
     def label(self) -> str:
@@ -357,27 +346,15 @@ def _option(finder: Finder, fleet: Fleet, limits: Mapping[str, float]) -> Option
         for name, value in middle.items()
         if ":" in name or name.partition("_")[0] in MEASURES
     }
-    load = evaluator.load(1)
-    rate = evaluator.rate_per_s
-    read, written = float(load.prompt_tokens.mean()), float(load.new_tokens.mean())
-    price = fleet.usd_per_s
-    inputs = outputs = None
-    if price is not None:
-        share = _reading_share(fleet, middle["reading"])
-        inputs = 1e6 * price * share / (rate * read)
-        outputs = 1e6 * price * (1 - share) / (rate * written) if written else None
+    price, load = fleet.usd_per_s, evaluator.load(1)
+    share = _reading_share(fleet, middle["reading"])
+    inputs, outputs = usd_per_million(price, load, requests_per_s=evaluator.rate_per_s, reading_share=share)
     full, bottleneck = _saturation(finder, fleet)
     commands, deployment = _serving(finder, fleet)
     needed = _needed(finder, fleet, limits)
     needed_usd_per_s = None if needed is None else needed.usd_per_s
     return Option(
-        device=where.device,
-        runtime=where.runtime,
-        weights=where.weights,
-        tp=where.deployment.tp,
-        pp=where.deployment.pp,
-        ep=where.deployment.ep,
-        dp=where.deployment.dp,
+        **{name: getattr(where.deployment, name) for name in DEPLOYED},
         speculation=where.speculation,
         replicas=fleet.replicas,
         devices=fleet.replicas * where.devices,
@@ -455,24 +432,15 @@ def _serving(finder: Finder, fleet: Fleet) -> tuple[tuple[str, ...], str]:
 
 
 def _joules(fleet: Fleet, finder: Finder, in_flight: float) -> float | None:
-    """Joules of all devices for one output token, the prompt's share included; None if watts are unknown.
-
-    It is unknown for separate prefill and decode, whose difference in power is not modelled.
-    """
+    """Joules of one output token; unknown for prefill and decode apart, whose difference in power is not modelled."""
     if fleet.kind == "apart":
         return None
-    full = [count * candidate.capacity_per_s for candidate, count in fleet.pools]
-    total = 0.0
-    for (candidate, _), part in zip(fleet.pools, full, strict=True):
-        request = candidate.arrangement.request(finder.question)
-        try:
-            found = energies([cost_of(replace(request, batch=max(round(in_flight * candidate.copy.lanes), 1)))])[0]
-        except ChipwiseError:
-            return None
-        if isinstance(found, ChipwiseError):
-            return None
-        total += float(found.token_j[0]) * part / sum(full)
-    return total
+    parts = []
+    for candidate, count in fleet.pools:
+        batch = max(round(in_flight * candidate.copy.lanes), 1)
+        request = replace(candidate.arrangement.request(finder.question), batch=batch)
+        parts.append((request, count * candidate.capacity_per_s))
+    return joules_per_token(parts)
 
 
 def _limit_prices(finder: Finder, best: Fleet, limits: Mapping[str, float]) -> list[LimitPrice]:

@@ -42,6 +42,8 @@ from chipwise.predict.load.policy import Policy, policy_of
 from chipwise.predict.load.saturation import Saturation, saturation
 from chipwise.predict.load.step_times import StepTimes, step_times
 from chipwise.predict.load.traces import read_trace
+from chipwise.predict.served.energy import energies
+from chipwise.predict.served.estimate import cost_of
 from chipwise.predict.served.request import Request, resolved
 
 UNCHECKED_PROMPT = 0.35
@@ -75,16 +77,43 @@ class Candidate:
         """Saturated throughput of one replica in requests per second."""
         return self.full.requests_per_s
 
-    @property
-    def widths(self) -> tuple[float, float]:
-        """Log half-widths of the 90 % intervals of decode and prefill."""
-        table = self.copy.table
-        first = table.prompt_halfwidth
-        return table.decode_halfwidth, max(table.decode_halfwidth, UNCHECKED_PROMPT) if first is None else first
-
     def slow(self, z: float) -> tuple[float, float]:
-        """Factors of both parts of a step at ``z`` deviations from the prediction; the errors are correlated."""
-        return tuple(math.exp(z * width / Z90) for width in self.widths)  # type: ignore[return-value]
+        """See :func:`slow_by`."""
+        return slow_by(self.copy.table, z)
+
+
+def slow_by(table: StepTimes, z: float) -> tuple[float, float]:
+    """Factors of both parts of a step at ``z`` deviations from the prediction; the errors are correlated."""
+    prompt = max(table.decode_halfwidth, UNCHECKED_PROMPT) if table.prompt_halfwidth is None else table.prompt_halfwidth
+    return math.exp(z * table.decode_halfwidth / Z90), math.exp(z * prompt / Z90)
+
+
+def usd_per_million(
+    usd_per_s: float | None, load: Load, *, requests_per_s: float, reading_share: float
+) -> tuple[float | None, float | None]:
+    """Dollars per million input and output tokens of a load that is served at this price; None if unknown."""
+    if usd_per_s is None or not requests_per_s:
+        return None, None
+    read, written = float(load.prompt_tokens.mean()), float(load.new_tokens.mean())
+    inputs = 1e6 * usd_per_s * reading_share / (requests_per_s * read)
+    return inputs, 1e6 * usd_per_s * (1 - reading_share) / (requests_per_s * written) if written else None
+
+
+def joules_per_token(parts: Sequence[tuple[Request, float]]) -> float | None:
+    """Joules of all devices for one output token, the prompt's share included; None if watts are unknown.
+
+    Requests by device, each with the weight of its devices in the mean.
+    """
+    total, whole = 0.0, sum(weight for _, weight in parts)
+    for request, weight in parts:
+        try:
+            found = energies([cost_of(request)])[0]
+        except ChipwiseError:
+            return None
+        if isinstance(found, ChipwiseError):
+            return None
+        total += float(found.token_j[0]) * weight / whole
+    return total
 
 
 class Evaluator:

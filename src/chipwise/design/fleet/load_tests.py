@@ -13,8 +13,8 @@ from chipwise.core.results import Result
 from chipwise.design.fleet.plan_files import read_plan
 from chipwise.design.fleet.question import MOST_RATE
 from chipwise.errors import SpecError, short
+from chipwise.predict.load.outcome import STATISTICS
 
-PERCENTILES = ("p50", "p90", "p95", "p99")
 _VLLM = {"ttft": "ttft", "tpot": "tpot", "e2el": "e2e"}
 _INFERENCE_PERF = {"time_to_first_token": "ttft", "time_per_output_token": "tpot", "request_latency": "e2e"}
 _GENAI_PERF = {"time_to_first_token": "ttft", "inter_token_latency": "tpot", "request_latency": "e2e"}
@@ -120,13 +120,19 @@ def _measured(value: object, field: str, *, most: float, what: str) -> float | N
     return number
 
 
-def _time(row: Mapping[str, object], name: str, factor: float, measure: str, field: str = "") -> float | None:
-    """Seconds of a row's value; None if no request had a second token (tools then write a TPOT of 0)."""
-    value = row.get(name)
-    if measure == "tpot" and value == 0 and not isinstance(value, bool):
-        return None
-    found = _measured(value, f"{field}{name}", most=MOST_S / factor, what="time")
-    return None if found is None else factor * found
+def _times(
+    row: Mapping[str, object], measure: str, names: Mapping[str, str], factor: float, field: str = ""
+) -> dict[str, float]:
+    """Seconds of one measure by metric; ``names`` are a row's own of each statistic."""
+    found = {}
+    for statistic, name in names.items():
+        value = row.get(name)
+        if measure == "tpot" and value == 0 and not isinstance(value, bool):
+            continue  # no request had a second token
+        time = _measured(value, f"{field}{name}", most=MOST_S / factor, what="time")
+        if time is not None:
+            found[f"{measure}_{statistic}"] = factor * time
+    return found
 
 
 def _row(data: Mapping[str, object], name: str, field: str = "") -> Mapping[str, object]:
@@ -147,13 +153,12 @@ def _rate(row: Mapping[str, object], name: str, field: str = "") -> float | None
 
 
 def _vllm(data: Mapping[str, object]) -> LoadTest | None:
-    times = {}
+    times: dict[str, float] = {}
     for name, measure in _VLLM.items():
-        for statistic in ("mean", *PERCENTILES):
-            key = f"{'median' if statistic == 'p50' else statistic}_{name}_ms"
-            value = _time(data, key if key in data else f"{statistic}_{name}_ms", 1e-3, measure)
-            if value is not None:
-                times[f"{measure}_{statistic}"] = value
+        names = {statistic: f"{statistic}_{name}_ms" for statistic in STATISTICS}
+        if f"median_{name}_ms" in data:
+            names["p50"] = f"median_{name}_ms"
+        times |= _times(data, measure, names, 1e-3)
     if not times:
         return None
     return LoadTest(tool="vllm bench serve", times=times, requests_per_s=_rate(data, "request_throughput"))
@@ -163,29 +168,25 @@ def _inference_perf(data: Mapping[str, object]) -> LoadTest | None:
     part = data.get("successes", data)
     if not isinstance(part, dict) or not isinstance(latency := part.get("latency"), dict):
         return None
-    times = {}
+    times: dict[str, float] = {}
     for name, measure in _INFERENCE_PERF.items():
-        row = _row(latency, name, "latency.")
-        for statistic in ("mean", *PERCENTILES):
-            key = "median" if statistic == "p50" and "p50" not in row else statistic
-            value = _time(row, key, 1.0, measure, f"latency.{name}.")
-            if value is not None:
-                times[f"{measure}_{statistic}"] = value
+        row, names = _row(latency, name, "latency."), {statistic: statistic for statistic in STATISTICS}
+        if "p50" not in row:
+            names["p50"] = "median"
+        times |= _times(row, measure, names, 1.0, f"latency.{name}.")
     rate = _rate(_row(part, "throughput"), "requests_per_sec", "throughput.")
     return LoadTest(tool="inference-perf", times=times, requests_per_s=rate)
 
 
 def _genai_perf(data: Mapping[str, object]) -> LoadTest | None:
-    times = {}
+    times: dict[str, float] = {}
+    names = {statistic: statistic for statistic in STATISTICS} | {"mean": "avg"}
     for name, measure in _GENAI_PERF.items():
         row = _row(data, name)
         unit = row.get("unit", "ms")
         if not isinstance(unit, str) or unit not in _UNITS:
             raise SpecError(f"{short(unit)} is not a unit of time; known: {', '.join(_UNITS)}", field=f"{name}.unit")
-        for statistic in ("mean", *PERCENTILES):
-            value = _time(row, "avg" if statistic == "mean" else statistic, _UNITS[unit], measure, f"{name}.")
-            if value is not None:
-                times[f"{measure}_{statistic}"] = value
+        times |= _times(row, measure, names, _UNITS[unit], f"{name}.")
     rate = _rate(_row(data, "request_throughput") if times else {}, "avg", "request_throughput.")
     return LoadTest(tool="genai-perf", times=times, requests_per_s=rate)
 

@@ -254,12 +254,13 @@ def question_from(data: Mapping[str, object], *, file: str | None = None) -> Fle
         for kind in given.get("fleets", ()):
             if kind not in get_args(FleetKind):
                 raise SpecError(f"no fleet is called this; {nearest(str(kind), get_args(FleetKind))}", field="fleets")
-        if "link" in given:
-            given["link_bytes_per_s"] = _quantity(given.pop("link"), "bandwidth", "link")
-        if "power" in given:
-            given["power_w"] = _quantity(given.pop("power"), "power", "power")
-        if "budget" in given:
-            given["usd_per_s"] = _quantity(given.pop("budget"), "price_rate", "budget")
+        for name, limit, kind in (
+            ("link", "link_bytes_per_s", "bandwidth"),
+            ("power", "power_w", "power"),
+            ("budget", "usd_per_s", "price_rate"),
+        ):
+            if name in given:
+                given[limit] = _quantity(given.pop(name), kind, name)
         return build(FleetQuestion, given, file=file)
     except SpecError as error:
         raise error.inside(file=file) from None

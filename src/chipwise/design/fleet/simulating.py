@@ -12,9 +12,8 @@ from chipwise.core import units
 from chipwise.core.results import Result
 from chipwise.core.statistics import Z90
 from chipwise.design.fleet.arrangements import Arrangement, positions_of
-from chipwise.design.fleet.evaluating import UNCHECKED_PROMPT
+from chipwise.design.fleet.evaluating import joules_per_token, slow_by, usd_per_million
 from chipwise.design.fleet.serving_commands import commands_of, dynamo_yaml
-from chipwise.errors import ChipwiseError
 from chipwise.hardware import instances
 from chipwise.predict.cost.model import Predicted
 from chipwise.predict.load.engine import Served
@@ -23,9 +22,6 @@ from chipwise.predict.load.load import Load
 from chipwise.predict.load.outcome import MEASURES, STATISTICS, metrics_of, outcome, over_time, steady
 from chipwise.predict.load.policy import Policy
 from chipwise.predict.load.saturation import saturation
-from chipwise.predict.served.deployment import Deployment
-from chipwise.predict.served.energy import energies
-from chipwise.predict.served.estimate import cost_of
 from chipwise.predict.served.request import Request, resolved, taken_for
 
 
@@ -129,7 +125,7 @@ def simulated(
             if on_progress is not None:
                 on_progress(ended + done, total)
 
-        slow = [_slow(pool, z) for pool in pools]
+        slow = [slow_by(pool.replica.table, z) for pool in pools]
         if apart is not None:
             bandwidth = link_bytes_per_s or link_of(pools[0].replica)
             return serve_apart(load, pools[0], pools[1], link_bytes_per_s=bandwidth, slow=slow, timeline=timeline)
@@ -158,13 +154,6 @@ def _pool(part: ReplicaGroup, longest: int) -> Pool:
     return Pool(replica=copy, replicas=part.replicas, weight=part.weight)
 
 
-def _slow(pool: Pool, z: float) -> tuple[float, float]:
-    table = pool.replica.table
-    first = table.prompt_halfwidth
-    reading = max(table.decode_halfwidth, UNCHECKED_PROMPT) if first is None else first
-    return math.exp(z * table.decode_halfwidth / Z90), math.exp(z * reading / Z90)
-
-
 def _simulation(
     loads: Sequence[Load],
     pools: Sequence[Pool],
@@ -184,14 +173,11 @@ def _simulation(
     lanes = sum(pool.lanes for pool in pools)
     figures = outcome(middle, lanes=lanes)
     load = loads[0]
-    read, written = float(load.prompt_tokens.mean()), float(load.new_tokens.mean())
     prices = [_price(pool) for pool in pools]
     price = None if any(each is None for each in prices) else sum(each for each in prices if each is not None)
-    inputs = outputs = None
-    if price is not None and figures.requests_per_s:
-        share = figures.reading_share
-        inputs = 1e6 * price * share / (figures.requests_per_s * read)
-        outputs = 1e6 * price * (1 - share) / (figures.requests_per_s * written) if written else None
+    inputs, outputs = usd_per_million(
+        price, load, requests_per_s=figures.requests_per_s, reading_share=figures.reading_share
+    )
     padded = any(pool.replica.policy.padded for pool in pools)  # the amount of padding is random
     drafts = pools[0].replica.policy.speculation
     free = []
@@ -223,7 +209,7 @@ def _simulation(
         usd_per_h=None if price is None else 3600 * price,
         usd_per_million_input_tokens=inputs,
         usd_per_million_output_tokens=outputs,
-        joules_per_output_token=_joules(pools, figures.mean_in_flight, read, written) if apart is None else None,
+        joules_per_output_token=_joules(pools, figures.mean_in_flight, load) if apart is None else None,
         provenance="; ".join(dict.fromkeys(pool.replica.table.provenance for pool in pools)),
         notes=(*free, *notes),
         model=_name(pools),
@@ -237,14 +223,11 @@ def _simulation(
 def _arrangement(pool: Pool) -> Arrangement:
     request, found = pool.replica.request, resolved(pool.replica.request)
     return Arrangement(
-        deployment=Deployment(
+        deployment=replace(
+            request.deployment,
             device=found.device.name,
             runtime=found.setting.runtime.name,
             weights=found.setting.formats.weights,
-            tp=request.deployment.tp,
-            pp=request.deployment.pp,
-            ep=request.deployment.ep,
-            dp=request.deployment.dp,
         ),
         speculation=pool.replica.policy.speculation,
     )
@@ -298,21 +281,22 @@ def _label(pool: Pool) -> str:
     return f"{where}, {arrangement.spread}, {arrangement.weights}, {arrangement.runtime}"
 
 
-def _joules(pools: Sequence[Pool], in_flight: float, read: float, written: float) -> float | None:
+def _joules(pools: Sequence[Pool], in_flight: float, load: Load) -> float | None:
     """Joules of an output token at the mean load; None if watts are unknown."""
-    if written < 1:
+    read, written = round(float(load.prompt_tokens.mean())), round(float(load.new_tokens.mean()))
+    if load.new_tokens.mean() < 1:
         return None
-    total, whole = 0.0, sum(pool.weight for pool in pools)
-    for pool in pools:
-        batch = max(round(in_flight * pool.replica.lanes), 1)
-        request = replace(
-            pool.replica.request, batch=batch, prompt_tokens=max(round(read), 1), new_tokens=max(round(written), 1)
-        )
-        try:
-            found = energies([cost_of(request)])[0]
-        except ChipwiseError:
-            return None
-        if isinstance(found, ChipwiseError):
-            return None
-        total += float(found.token_j[0]) * pool.weight / whole
-    return total
+    return joules_per_token(
+        [
+            (
+                replace(
+                    pool.replica.request,
+                    batch=max(round(in_flight * pool.replica.lanes), 1),
+                    prompt_tokens=max(read, 1),
+                    new_tokens=written,
+                ),
+                pool.weight,
+            )
+            for pool in pools
+        ]
+    )

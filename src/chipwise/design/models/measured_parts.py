@@ -27,7 +27,7 @@ from chipwise.model.kinds.image.published import builds_projector
 from chipwise.model.ops.workload import Workload
 from chipwise.model.published.read import resolve
 from chipwise.model.walk.built import require_built
-from chipwise.predict.cost.model import Predicted
+from chipwise.predict.cost.model import Predicted, combined
 from chipwise.predict.cost.request import throughput
 from chipwise.predict.served.request import IMAGE_SIZE, MAX_IMAGES
 from chipwise.predict.served.towers import SOUND, place_of
@@ -215,7 +215,7 @@ def put_together(
     predicted: dict[str, Predicted] = {}
     if tower.predicted is not None and decoder.predicted is not None:
         pass_s, rest = tower.predicted.metrics["ttft_p50"], decoder.predicted.metrics
-        predicted = {"ttft_p50": _summed(read.passes, pass_s, rest["ttft_p50"])}
+        predicted = {"ttft_p50": combined(lambda each, after: read.passes * each + after, pass_s, rest["ttft_p50"])}
         predicted |= {each: value for each, value in rest.items() if each.startswith("tpot") and each in metrics}
     several = f"{read.passes} pass{'es' if read.passes > 1 else ''} of the tower and one of the decoder"
     kept = (
@@ -225,11 +225,3 @@ def put_together(
         *notes,
     )
     return MeasuredParts(name, read.passes, read.tokens, tower, decoder, metrics, predicted, kept)
-
-
-def _summed(times: int, one: Predicted, other: Predicted) -> Predicted:
-    """The sum ``times`` × the first value + the second, with fully correlated errors."""
-    ends = [
-        None if a is None or b is None else times * a + b for a, b in ((one.low, other.low), (one.high, other.high))
-    ]
-    return Predicted(value=times * one.value + other.value, low=ends[0], high=ends[1])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 
@@ -59,6 +59,14 @@ class Predicted:
     def log_halfwidth(self) -> float | None:
         """Logarithm of upper end / value; None if there is no interval."""
         return None if self.high is None else math.log(self.high / self.value)
+
+
+def combined(of: Callable[..., float], *parts: Predicted) -> Predicted:
+    """``of`` the values, and of both ends of intervals with fully correlated errors; no interval if a part has none."""
+    value = of(*(part.value for part in parts))
+    if any(part.low is None or part.high is None for part in parts):
+        return Predicted(value=value)
+    return Predicted(value=value, low=of(*(part.low for part in parts)), high=of(*(part.high for part in parts)))
 
 
 def per_second(seconds: Predicted) -> Predicted:
