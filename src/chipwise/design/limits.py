@@ -49,13 +49,6 @@ METRICS: dict[str, str] = {  # costs: name -> kind of unit; a task's own metric 
 POWER_METRICS = ("power", "joules_per_token")
 SPENDING = (*POWER_METRICS, "usd_per_1k_tokens")
 PER_TOKEN = ("tpot_p50", "tpot_p99", "tpot_sustained", "throughput", "joules_per_token", "usd_per_1k_tokens")
-_LATENCY_METRICS = (
-    "tpot_p50",
-    "tpot_p99",
-    "throughput",
-    "joules_per_token",
-    "usd_per_1k_tokens",
-)  # metrics that depend on the time per token
 TIMED = frozenset({"ttft_p50", "ttft_p99", "tpot_p50", "tpot_p99", "tpot_sustained", "throughput", *DERIVED, *SPENDING})
 """Metrics whose measurement other processes on the machine disturb."""
 MEASURED_METRICS = frozenset({"ttft_p50", "ttft_p99", "tpot_p50", "tpot_p99", "peak_memory"})
@@ -63,6 +56,13 @@ MORE_IS_BETTER = frozenset({"throughput"})
 _LESS_IS_BETTER = ("time", "bytes", "energy", "token_price")  # kinds of units for which lower is better
 LIMITS_ONLY = {"tpot_sustained": "tpot_p50: minimize"}  # metric -> the objective to use instead
 TASK_METRICS: dict[str, str] = {"accuracy": "share", "spearman": "count"}  # metrics of tasks: ``metric@task``
+Direction = Literal["minimize", "maximize"]
+_DIRECTIONS: dict[object, Direction] = {
+    "minimize": "minimize",
+    "down": "minimize",
+    "maximize": "maximize",
+    "up": "maximize",
+}
 _LIMIT = re.compile(r"^\s*(<=|>=|<|>|≤|≥)\s*(.+)$")
 
 
@@ -108,7 +108,7 @@ class Objective:
     """A metric and the direction in which it is better."""
 
     metric: str
-    direction: Literal["minimize", "maximize"]
+    direction: Direction
 
 
 def unit_of(metric: str) -> str:
@@ -165,26 +165,22 @@ def parse_constraints(
             for item in limits
         ]
     for metric in {item.metric for item in found}:
-        upper = [item for item in found if item.metric == metric and item.op == "<="]
-        lower = [item for item in found if item.metric == metric and item.op == ">="]
-        for high in upper:
-            for low in lower:
-                if low.limit > high.limit:
-                    raise SpecError(
-                        f"{low.text!r} contradicts {high.text!r}: no value is both", field=f"{field}.{metric}"
-                    )
+        _require_consistent(found, metric, metric, f"{field}.{metric}")
         _require_payable(found, metric, f"{field}.{metric}")
     for shorter, longer in (("ttft_p50", "ttft_p99"), ("tpot_p50", "tpot_p99")):
-        least = [item for item in found if item.metric == shorter and item.op == ">="]
-        most = [item for item in found if item.metric == longer and item.op == "<="]
-        for low in least:
-            for high in most:
-                if low.limit > high.limit:
-                    raise SpecError(
-                        f"{shorter} {low.text!r} contradicts {longer} {high.text!r}: P50 is never above P99",
-                        field=field,
-                    )
+        _require_consistent(found, shorter, longer, field)
     return tuple(found)
+
+
+def _require_consistent(constraints: Sequence[Constraint], least: str, most: str, field: str) -> None:
+    """Refuses a lower bound on one metric above an upper bound on another that is never below it, or on itself."""
+    for low in (item for item in constraints if item.metric == least and item.op == ">="):
+        for high in (item for item in constraints if item.metric == most and item.op == "<="):
+            if low.limit > high.limit:
+                said = f"{low.text!r} contradicts {high.text!r}: no value is both"
+                if least != most:
+                    said = f"{least} {low.text!r} contradicts {most} {high.text!r}: P50 is never above P99"
+                raise SpecError(said, field=field)
 
 
 def _soft(metric: str, data: Mapping[str, object], kind: str, field: str) -> Constraint:
@@ -209,14 +205,10 @@ def _soft(metric: str, data: Mapping[str, object], kind: str, field: str) -> Con
             field=f"{field}.penalty",
         )
     hard = _limit(metric, data["limit"], kind, f"{field}.limit")
-    return replace(hard, penalty=penalty, text=_text(hard.text, penalty))
+    return replace(hard, penalty=penalty, text=f"{hard.text} (soft, {100 * penalty:.4g} %)")
 
 
-def _text(limit: str, penalty: float | None) -> str:
-    return limit if penalty is None else f"{limit} (soft, {100 * penalty:.4g} %)"
-
-
-def _require_payable(constraints: Iterable[Constraint], metric: str, field: str) -> None:
+def _require_payable(constraints: Sequence[Constraint], metric: str, field: str) -> None:
     """Refuses a soft limit that a tighter hard one makes ineffective."""
     mine = [item for item in constraints if item.metric == metric]
     for soft in (item for item in mine if not item.hard):
@@ -298,25 +290,22 @@ def parse_objectives(
     """
     if not data:
         raise SpecError(f"name at least one, such as {quality.name}: {quality.direction}", field=field)
-    words: dict[str, Literal["minimize", "maximize"]] = {
-        "minimize": "minimize",
-        "down": "minimize",
-        "maximize": "maximize",
-        "up": "maximize",
-    }
-    for metric, direction in data.items():
+    found = []
+    for metric, written in data.items():
         _known(metric, f"{field}.{metric}", quality)
         if metric in LIMITS_ONLY:
             raise SpecError(
                 f"can only be a limit; as an objective use {LIMITS_ONLY[metric]}", field=f"{field}.{metric}"
             )
-        if direction not in words:
-            raise SpecError(f"{direction!r} is not a direction; write minimize or maximize", field=f"{field}.{metric}")
-        if metric in MORE_IS_BETTER and words[direction] == "minimize":
+        direction = _DIRECTIONS.get(written)
+        if direction is None:
+            raise SpecError(f"{written!r} is not a direction; write minimize or maximize", field=f"{field}.{metric}")
+        if metric in MORE_IS_BETTER and direction == "minimize":
             raise SpecError("more is better; write maximize", field=f"{field}.{metric}")
-        if (METRICS.get(metric) in _LESS_IS_BETTER or metric in DERIVED) and words[direction] == "maximize":
+        if (METRICS.get(metric) in _LESS_IS_BETTER or metric in DERIVED) and direction == "maximize":
             raise SpecError("less is better; write minimize", field=f"{field}.{metric}")
-    return tuple(Objective(metric=metric, direction=words[direction]) for metric, direction in data.items())
+        found.append(Objective(metric=metric, direction=direction))
+    return tuple(found)
 
 
 def derived(costs: Mapping[str, Any], request: Request) -> dict[str, Any]:
@@ -344,7 +333,7 @@ def relative_excess(item: Constraint, value: Float64Array) -> Float64Array:
 
 def soft_limit_on_latency(constraints: Iterable[Constraint]) -> bool:
     """Whether a soft limit applies to the time per token or to a metric that depends on it."""
-    return any(not item.hard and item.metric in _LATENCY_METRICS for item in constraints)
+    return any(not item.hard and item.metric in PER_TOKEN for item in constraints)
 
 
 def total_penalty(constraints: Iterable[Constraint], values: Mapping[str, float]) -> float:

@@ -131,68 +131,44 @@ def kit(
         model_only = {"batch": batch, "prompt": prompt, "new": new, "weights": weights}
         if given := [name for name, value in model_only.items() if value is not None]:
             raise InputError(f"{', '.join(given)}: is already set by the run {source}; leave it out")
-        return _run_kit(source, out, device, chosen, candidates, threads, created)
-    return _model_kit(str(source), out, device, chosen, threads, (batch, prompt, new), weights, created)
-
-
-def _run_kit(
-    source: str | Path,
-    out: str | Path | None,
-    device: str | None,
-    runtime: str | None,
-    candidates: int,
-    threads: int | None,
-    created: str,
-) -> PackedKit:
-    notes: list[str] = []
-    spec = FinishedRun.open(source).spec
-    machine = None
-    if device is None:
-        device, machine = _target_of(spec.target.device, Path(spec.folder))
-    folder, packed = pack_run(
-        source,
-        out=out,
-        device=None if device is None else _sheet_name(device),
-        machine=machine,
-        runtimes=() if runtime is None else (runtime,),
-        candidates=candidates,
-        threads=threads,
-        gpu_layers=_gpu_layers(device),
-        created=created,
-        version=VERSION,
-        on_note=notes.append,
-    )
-    return PackedKit(folder, packed, tuple(notes))
-
-
-def _model_kit(
-    source: str,
-    out: str | Path | None,
-    device: str | None,
-    runtime: str | None,
-    threads: int | None,
-    lengths: tuple[int | None, int | None, int | None],
-    weights: str | None,
-    created: str,
-) -> PackedKit:
-    runtime = runtime or runtime_of(source)
-    check_runtimes([runtime])
-    workload, usual_threads = usual_request(source, batch=lengths[0], prompt=lengths[1], new=lengths[2])
+        notes: list[str] = []
+        spec, machine = FinishedRun.open(source).spec, None
+        if device is None:
+            device, machine = _target_of(spec.target.device, Path(spec.folder))
+        folder, packed = pack_run(
+            source,
+            out=out,
+            device=None if device is None else _sheet_name(device),
+            machine=machine,
+            runtimes=() if chosen is None else (chosen,),
+            candidates=candidates,
+            threads=threads,
+            gpu_layers=_gpu_layers(device),
+            created=created,
+            version=VERSION,
+            on_note=notes.append,
+        )
+        return PackedKit(folder, packed, tuple(notes))
+    name = str(source)
+    chosen = chosen or runtime_of(name)
+    check_runtimes([chosen])
+    workload, usual_threads = usual_request(name, batch=batch, prompt=prompt, new=new)
     folder = Path(out) if out is not None else Path(f"kit-{Path(source).stem or 'model'}")
     check_folder(folder)
     models = folder / "models"
-    path, design = exported_file(source, models, runtime=runtime, weights=weights, workload=workload)
+    path, design = exported_file(name, models, runtime=chosen, weights=weights, workload=workload)
     if path.suffix == ".onnx":
         _require_onnx(path)
     if path.parent != models:
         models.mkdir(parents=True, exist_ok=True)
-        path = Path(_copied(path, models))
+        write_atomic(models / path.name, path.read_bytes())
+        path = models / path.name
     packed = Kit(
         created=created,
         version=VERSION,
         name=path.stem if design is None else design.arch.name,
         workload=workload,
-        models=(described(path, folder, design, runtime),),
+        models=(described(path, folder, design, chosen),),
         threads=threads or usual_threads,
         device=None if device is None else _sheet_name(device),
         gpu_layers=_gpu_layers(device),
@@ -221,11 +197,6 @@ def _sheet_name(device: str) -> str:
         return datasheet.load(device).name
     except InputError:
         return device
-
-
-def _copied(path: Path, folder: Path) -> Path:
-    write_atomic(folder / path.name, path.read_bytes())
-    return folder / path.name
 
 
 def _require_onnx(path: Path) -> None:

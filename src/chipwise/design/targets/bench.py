@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from chipwise.core.files import storage
 from chipwise.deploy.export.exporters import export_for
@@ -40,21 +41,10 @@ class Bench:
             MeasurementError: It hangs, crashes, takes more memory than it may, or gives no finite logits.
             StorageError: The disk is full.
         """
-        target = self.spec.target
         with storage(folder):
-            path = export_for(target.runtime, design, folder, stem="random")
+            path = export_for(self.spec.target.runtime, design, folder, stem="random")
         try:
-            found = measure(
-                path,
-                self.spec.workload,
-                timeout_s=self.timeout_s,
-                memory_limit_bytes=MEMORY_BYTES,
-                runtime=target.runtime,
-                threads=target.threads,
-                attempts=ATTEMPTS,
-                calibrated=self.anchors,
-                remote=self.host,
-            )
+            found = measure(path, self.spec.workload, memory_limit_bytes=MEMORY_BYTES, **self._how)
         finally:
             path.unlink(missing_ok=True)
         MeasurementStore().add(found, design=design, source=f"search {self.spec.name}")
@@ -62,14 +52,47 @@ class Bench:
 
     def alternately(self, paths: list[Path]) -> list[Measurement | MeasurementError]:
         """Measures exported files in turns, so that drift affects all equally; returns errors in their places."""
-        target = self.spec.target
-        return measure_alternately(
-            paths,
-            self.spec.workload,
-            timeout_s=self.timeout_s,
-            runtime=target.runtime,
-            threads=target.threads,
-            attempts=ATTEMPTS,
-            calibrated=self.anchors,
-            remote=self.host,
-        )
+        return measure_alternately(paths, self.spec.workload, **self._how)
+
+    @property
+    def _how(self) -> dict[str, Any]:
+        """Arguments of both functions that measure."""
+        return {
+            "timeout_s": self.timeout_s,
+            "runtime": self.spec.target.runtime,
+            "threads": self.spec.target.threads,
+            "attempts": ATTEMPTS,
+            "calibrated": self.anchors,
+            "remote": self.host,
+        }
+
+
+class Benched:
+    """The part of a target that measures, where it can be reached.
+
+    Args:
+        bench: Measures on the device; None if nothing is measured.
+        absent: What is said of a device that cannot be reached.
+    """
+
+    def __init__(self, bench: Bench | None, absent: str) -> None:
+        self._bench, self._absent = bench, absent
+
+    @property
+    def measures(self) -> bool:
+        """Whether it can be reached."""
+        return self._bench is not None
+
+    def measure(self, design: Design, folder: Path) -> Measurement:
+        """Measures a design with random weights."""
+        return self._reached.candidate(design, folder)
+
+    def alternately(self, paths: list[Path]) -> list[Measurement | MeasurementError]:
+        """Measures exported files in turns."""
+        return self._reached.alternately(paths)
+
+    @property
+    def _reached(self) -> Bench:
+        if self._bench is None:
+            raise MeasurementError(self._absent)
+        return self._bench

@@ -20,6 +20,7 @@ from chipwise.deploy.calibrate.learning import (
 )
 from chipwise.design.limits import MEASURED_METRICS, derived, derived_intervals
 from chipwise.design.prices.price_table import PriceTable, ProfilePricer
+from chipwise.design.targets.chance import Bounds
 from chipwise.hardware.device import MachineProfile
 from chipwise.model.arch.design import Design
 from chipwise.model.ops.workload import Phase, Workload
@@ -127,7 +128,7 @@ class CostModel:
             self._medians[design] = {name: item.value for name, item in self.estimate(design).metrics.items()}
         return self._medians[design]
 
-    def predict(self, design: Design) -> dict[str, list[float]]:
+    def predict(self, design: Design) -> dict[str, Bounds]:
         """Each metric's corrected value and its 90 % interval, which is wider above the sizes that were checked."""
         cost, size = self._uncorrected(design), stored_bytes(design, self._workload)
         predicted = {}

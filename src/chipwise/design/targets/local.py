@@ -2,35 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 from chipwise.core import units
-from chipwise.core.arrays import Float64Array
 from chipwise.deploy.calibrate.calibrate import CASES_S, MODEL_S, MODELS, NODES_TIMED, calibrate
-from chipwise.deploy.measure.measurement import Measurement
 from chipwise.deploy.measure.store import saved_profile
 from chipwise.design.limits import Constraint
 from chipwise.design.run.budget_spec import Allowance
 from chipwise.design.run.folder import RunFolder
 from chipwise.design.run.spec import RunSpec
-from chipwise.design.targets.bench import Bench
-from chipwise.design.targets.chance import Bounds, spread_of
+from chipwise.design.targets.bench import Bench, Benched
+from chipwise.design.targets.chance import spread_of
 from chipwise.design.targets.cost_model import CostModel
 from chipwise.design.targets.sustained import with_cold_limits
-from chipwise.errors import MeasurementError
 from chipwise.hardware.device import MachineProfile
 from chipwise.model.arch.design import Design
-from chipwise.model.space.search_space import Rows, SearchSpace
-from chipwise.predict.cost.model import CostEstimate
+from chipwise.model.space.search_space import SearchSpace
 
 CALIBRATION_S, CALIBRATION_SHARE = 45.0, 0.2  # CPU seconds, and at most this share of the budget
 FAST = 0.7  # of the usual time of a calibration: what a fast machine takes
 CALIBRATION_TOKENS_PER_S = 100_000.0  # tokens of a budget per second of calibration
 
 
-class CalibratedTarget:
+class CalibratedTarget(Benched, CostModel):
     """A machine with a calibrated profile; it can measure if it is this machine.
 
     Args:
@@ -40,15 +36,12 @@ class CalibratedTarget:
         bench: Measures on the device; None if nothing is measured.
     """
 
-    def __init__(self, spec: RunSpec, space: SearchSpace, profile: MachineProfile, bench: Bench | None) -> None:
-        self.profile, self._bench = profile, bench
-        self._costs = CostModel(space, spec.workload, profile, rates=spec.target.rates)
-        self.limits: tuple[Constraint, ...] = ()
+    limits: tuple[Constraint, ...] = ()
 
-    @property
-    def measures(self) -> bool:
-        """Whether it is the machine that the search runs on."""
-        return self._bench is not None
+    def __init__(self, spec: RunSpec, space: SearchSpace, profile: MachineProfile, bench: Bench | None) -> None:
+        absent = f"{profile.machine.name} is known only by its profile and cannot be measured from here"
+        Benched.__init__(self, bench, absent)
+        CostModel.__init__(self, space, spec.workload, profile, rates=spec.target.rates)
 
     @property
     def title(self) -> str:
@@ -59,44 +52,10 @@ class CalibratedTarget:
         """See :func:`chipwise.design.targets.sustained.with_cold_limits`."""
         return with_cold_limits(spec, self.profile)
 
-    def metrics(self, rows: Rows) -> Mapping[str, Float64Array]:
-        """Predicted metrics of canonical rows, each (n,)."""
-        return self._costs.metrics(rows)
-
-    def predict(self, design: Design) -> dict[str, Bounds]:
-        """Each metric's corrected value and its 90 % interval."""
-        return {**self._costs.predict(design)}
-
     def spreads(self, designs: Sequence[Design]) -> Mapping[str, float]:
         """Spreads of the first design; a calibration's hardly differ between designs."""
         found = {metric: spread_of(bounds) for metric, bounds in self.predict(designs[0]).items()}
         return {metric: spread for metric, spread in found.items() if spread}
-
-    def novelty(self, design: Design) -> float:
-        """Novelty of a design; see :class:`chipwise.design.targets.target.Target`."""
-        return self._costs.novelty(design)
-
-    def learn(self, measured: Iterable[tuple[Design, Mapping[str, float]]]) -> None:
-        """Learns from all measurements of the run so far."""
-        self._costs.learn(measured)
-
-    def estimate(self, design: Design) -> CostEstimate:
-        """The estimate of the learnt profile, with every operator."""
-        return self._costs.estimate(design)
-
-    def measure(self, design: Design, folder: Path) -> Measurement:
-        """Measures a design with random weights."""
-        return self._reached.candidate(design, folder)
-
-    def alternately(self, paths: list[Path]) -> list[Measurement | MeasurementError]:
-        """Measures exported files in turns."""
-        return self._reached.alternately(paths)
-
-    @property
-    def _reached(self) -> Bench:
-        if self._bench is None:
-            raise MeasurementError(f"{self.title} is known only by its profile and cannot be measured from here")
-        return self._bench
 
 
 def open_local(

@@ -6,26 +6,24 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
-from pathlib import Path
 
 import numpy as np
 
 from chipwise.core import units
 from chipwise.core.arrays import Float64Array
 from chipwise.core.statistics import Z90, nnls
-from chipwise.deploy.measure.measurement import Measurement
 from chipwise.deploy.teach.machine import teach_rows
 from chipwise.deploy.teach.observations import MeasuredRow
 from chipwise.design.limits import POWER_METRICS, Constraint, Objective
 from chipwise.design.prices.price_table import Costs, PriceTable
 from chipwise.design.run.folder import RunFolder
 from chipwise.design.run.spec import RunSpec, TargetSpec
-from chipwise.design.targets.bench import Bench
+from chipwise.design.targets.bench import Bench, Benched
 from chipwise.design.targets.chance import Bounds, spread_of, value_of
 from chipwise.design.targets.learnt import Learnt
 from chipwise.design.targets.representable import check_space
 from chipwise.design.targets.served_pricer import ServedPricer
-from chipwise.errors import MeasurementError, SpecError, Unsupported
+from chipwise.errors import SpecError, Unsupported
 from chipwise.hardware.datasheet import DeviceProfile, with_cores
 from chipwise.hardware.facts import Power, PriceRate
 from chipwise.hardware.runtime import CORES, on_device, runtime_named
@@ -43,7 +41,7 @@ MEDIAN_OF_TAIL = {"ttft_p99": "ttft_p50", "tpot_p99": "tpot_p50"}
 SAMPLE = 48  # designs to whose estimates energy, and times as they were taught, are fitted
 
 
-class SheetTarget:
+class SheetTarget(Benched):
     """A device that is not here, in the runtime that will serve it.
 
     Args:
@@ -72,6 +70,11 @@ class SheetTarget:
         source: str = "a search",
         bench: Bench | None = None,
     ) -> None:
+        super().__init__(
+            bench,
+            f"{device.title} is not here: chipwise kit packs what is measured there, and chipwise measurements "
+            "import takes the result",
+        )
         self._one_pass = space.spec.kind.one_pass
         if kind := space.spec.kind.off_sheets:
             raise Unsupported(
@@ -80,7 +83,7 @@ class SheetTarget:
             )
         if self._one_pass and energy:
             raise Unsupported("watts and joules of one pass are not limited by a data sheet; limit ttft_p50 or memory")
-        self._space, self._sheet, self._bench = space, device, bench
+        self._space, self._sheet = space, device
         self._workload, self._seed, self._energy, self._source = workload, seed, energy, source
         self.device = device  # with what was taught
         template = Request(
@@ -114,11 +117,6 @@ class SheetTarget:
                 "this space kernel by kernel, which do not compare; name another runtime, such as onnxruntime, or keep "
                 "to patches, layers alike and heads that fill the width"
             )
-
-    @property
-    def measures(self) -> bool:
-        """Whether it can be reached."""
-        return self._bench is not None
 
     @property
     def title(self) -> str:
@@ -338,23 +336,6 @@ class SheetTarget:
         if design not in self._estimates:
             self._estimates[design] = estimate_of(cost_of(self._pricer.request(design).but(device=self.device)), 0)
         return self._estimates[design]
-
-    def measure(self, design: Design, folder: Path) -> Measurement:
-        """Measures a design with random weights."""
-        return self._reached.candidate(design, folder)
-
-    def alternately(self, paths: list[Path]) -> list[Measurement | MeasurementError]:
-        """Measures exported files in turns."""
-        return self._reached.alternately(paths)
-
-    @property
-    def _reached(self) -> Bench:
-        if self._bench is None:
-            raise MeasurementError(
-                f"{self.title} is not here: chipwise kit packs what is measured there, and chipwise measurements "
-                "import takes the result"
-            )
-        return self._bench
 
 
 def _tail_pairs(known: Sequence[tuple[Design, Mapping[str, float]]]) -> dict[str, list[tuple[Bounds, float]]]:
