@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from chipwise.api.catalogue import devices, models, models_on, runtimes
     from chipwise.api.cost_models import calibrate, learn
     from chipwise.api.explanations import explain, sensitivity
-    from chipwise.api.measuring import export, import_measurements, kit, measure, measure_parts
+    from chipwise.api.measuring import export, import_measurements, kit, measure, measure_parts, teach
     from chipwise.api.predictions import (
         EstimateTable,
         candidates,
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from chipwise.api.runs import evaluate, export_subnetwork, quality, report, search, shrink, train
     from chipwise.api.serving import agent_loop, plan, simulate
     from chipwise.api.specs import load_run, lower, resolve, uniform
-    from chipwise.api.telemetry import teach
     from chipwise.api.whole_runs import estimate_parts, estimate_pictures, explain_pictures
     from chipwise.deploy.measure.measurement import Measurement
     from chipwise.design.fleet.offered_load import OfferedLoad

@@ -1,6 +1,7 @@
 """Measuring one model here or elsewhere, and writing it as files, with arguments checked."""
 
 from chipwise.core.arguments import public
+from chipwise.deploy.teach import machine
 from chipwise.design.models import exports, kits, measured_parts, measuring
 
 export = public(exports.export)
@@ -8,3 +9,4 @@ import_measurements = public(kits.import_measurements)
 kit = public(kits.kit)
 measure = public(measuring.measure)
 measure_parts = public(measured_parts.measure_parts)
+teach = public(machine.teach)

@@ -81,11 +81,11 @@ def _print(found: answers.Taught) -> None:
             what = f"line {flag.line}, {flag.model}, {flag.quantity}: {measured}, expected {expected}: {flag.reason}"
             say(what, indent=2)
     say(f"{teaching.label} on the data sheet of {teaching.base}: {teaching.provenance}", bold=True)
-    if check is not None and check.plain_mean is not None:
+    if check is not None:
         share = "" if check.inside is None else f"; {units.show(check.inside, 'share')} inside the 90 % interval"
         say(
             f"mean error on models left out: {units.show(check.mean, 'share')} over {counted(check.rows, 'time')} "
-            f"(a ridge regression on the raw columns: {units.show(check.plain_mean, 'share')}; the data sheet alone: "
+            f"(the data sheet alone: "
             f"{'unknown' if check.sheet_mean is None else units.show(check.sheet_mean, 'share')}){share}"
         )
     elif teaching.rows:

@@ -8,11 +8,14 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import gzip
+import io
 import json
 import os
 import re
 import stat
 import typing
+import zlib
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -60,13 +63,21 @@ def read_bytes(path: str | Path, *, most: int = MOST_BYTES) -> bytes:
 
 
 def read_text(path: str | Path, *, most: int = MOST_BYTES) -> str:
-    """The text of a regular file in UTF-8.
+    """The text of a regular file in UTF-8, unpacked if it was packed by gzip.
 
     Raises:
-        SpecError: As for :func:`read_bytes`, or the file is not text.
+        SpecError: As for :func:`read_bytes`, or the file is not text or cannot be unpacked.
     """
+    content = read_bytes(path, most=most)
+    if content.startswith(b"\x1f\x8b"):
+        try:
+            content = gzip.GzipFile(fileobj=io.BytesIO(content)).read(most + 1)
+        except (OSError, EOFError, zlib.error) as error:
+            raise SpecError(f"cannot be unpacked: {error}", file=str(path)) from None
+        if len(content) > most:
+            raise SpecError(f"unpacks to more than {most / 2**20:,.0f} MiB", file=str(path))
     try:
-        return read_bytes(path, most=most).decode("utf-8-sig")
+        return content.decode("utf-8-sig")
     except UnicodeDecodeError:
         raise SpecError("this is not a text file (UTF-8)", file=str(path)) from None
 

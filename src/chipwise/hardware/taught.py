@@ -33,7 +33,7 @@ class TaughtError:
     mean: float
     median: float
     inside: float | None = None  # share of rows inside the 90 % interval
-    plain_mean: float | None = None  # mean error of a ridge regression on the raw columns, on the same folds
+    plain_mean: float | None = None  # in older profiles: mean error of a ridge regression on the raw columns
     sheet_mean: float | None = None  # mean error of the data sheet alone, on the same rows
 
 

@@ -1,4 +1,4 @@
-"""Checks of a table: errors on left-out models next to a plain regression's, and implausible rows."""
+"""Checks of a table: errors on left-out models, and implausible rows."""
 
 from __future__ import annotations
 
@@ -11,8 +11,7 @@ import numpy as np
 from chipwise.core.arrays import Float64Array
 from chipwise.core.statistics import Z90, conformal_half_width, kendall_tau
 from chipwise.deploy.teach.observations import MeasuredRow, Observations, Places, prior_deviation
-from chipwise.deploy.teach.plain import raw_choices, ridge
-from chipwise.deploy.teach.posterior import fit, groups_of
+from chipwise.deploy.teach.posterior import fit
 from chipwise.hardware.taught import TaughtError
 
 FOLDS = 8
@@ -48,14 +47,15 @@ class Checked:
     flags: tuple[Flag, ...]
 
 
-def folds_of(models: Sequence[str], count: int = FOLDS) -> list[Places]:
+def folds_of(models: Sequence[str]) -> list[Places]:
     """Indices of rows that are left out together: models are distributed, most rows first; few models: rows are."""
-    groups = groups_of(models)
-    if len(groups) < 3:
-        groups = [np.array([i]) for i in range(len(models))]
-    dealt: list[list[int]] = [[] for _ in range(min(count, len(groups)))]
-    for places in sorted(groups, key=lambda each: (-len(each), each[0])):
-        min(dealt, key=len).extend(places.tolist())
+    few = len(set(models)) < 3
+    groups: dict[str | int, list[int]] = {}
+    for i, name in enumerate(models):
+        groups.setdefault(i if few else name, []).append(i)
+    dealt: list[list[int]] = [[] for _ in range(min(FOLDS, len(groups)))]
+    for places in sorted(groups.values(), key=lambda each: (-len(each), each[0])):
+        min(dealt, key=len).extend(places)
     return [np.array(sorted(each)) for each in dealt]
 
 
@@ -67,19 +67,14 @@ def check(rows: Sequence[MeasuredRow], seen: Observations) -> Checked:
     n = len(seen)
     if n < LEAST:
         return Checked(error=None, widen=1.0, flags=())
-    logs, deviations, plain = np.empty(n), np.empty(n), np.full(n, np.nan)
-    features = raw_choices(rows, seen)
-    everything = np.arange(n)
+    logs, deviations = np.empty(n), np.empty(n)
     for left in folds_of(seen.models):
-        kept = np.setdiff1d(everything, left)
-        known = seen.only(kept)
+        known = seen.only(np.setdiff1d(np.arange(n), left))
         posterior = fit(known, common=prior_deviation(known))
         logs[left], deviations[left] = posterior.predict(seen.only(left))
-        plain[left] = ridge(features[kept], seen.seconds[kept], features[left])
     errors = np.log(seen.seconds) - logs
-    flags = [flag for i in range(n) if (flag := _flag(rows, seen, i, errors[i], logs[i], deviations[i])) is not None]
-    good = np.ones(n, bool)
-    good[[i for i in range(n) if _contradicts(errors[i], deviations[i])]] = False
+    good = np.abs(errors) <= np.maximum(CONTRADICTS * deviations, math.log(LEAST_FACTOR))
+    flags = tuple(_flag(rows, seen, i, logs[i], deviations[i]) for i in range(n) if not good[i])
     if not good.any():
         good[:] = True
     misses = np.exp(logs[good]) / seen.seconds[good] - 1
@@ -89,10 +84,9 @@ def check(rows: Sequence[MeasuredRow], seen: Observations) -> Checked:
         mean=float(np.mean(np.abs(misses))),
         median=float(np.median(np.abs(misses))),
         inside=float(np.mean(np.abs(errors[good]) <= Z90 * widen * deviations[good])),
-        plain_mean=float(np.mean(np.abs(plain[good] / seen.seconds[good] - 1))),
         sheet_mean=float(np.mean(np.abs(seen.sheet_s[good] / seen.seconds[good] - 1))),
     )
-    return Checked(error=error, widen=widen, flags=tuple(flags))
+    return Checked(error=error, widen=widen, flags=flags)
 
 
 def _widen(z: Float64Array) -> float:
@@ -102,15 +96,7 @@ def _widen(z: Float64Array) -> float:
     return float(np.clip(found**weight, 0.7, 5.0))
 
 
-def _contradicts(error: float, deviation: float) -> bool:
-    return abs(error) > max(CONTRADICTS * deviation, math.log(LEAST_FACTOR))
-
-
-def _flag(
-    rows: Sequence[MeasuredRow], seen: Observations, i: int, error: float, log: float, deviation: float
-) -> Flag | None:
-    if not _contradicts(error, deviation):
-        return None
+def _flag(rows: Sequence[MeasuredRow], seen: Observations, i: int, log: float, deviation: float) -> Flag:
     row = rows[int(seen.rows[i])]
     expected = math.exp(log)
     return Flag(

@@ -32,8 +32,6 @@ NAMES: Mapping[str, tuple[str, ...]] = {
     "ttft": ("ttft", "ttft_p50", "time_to_first_token", "first_token", "prefill", "prefill_time", "prefill_latency"),
     "tpot": ("tpot", "tpot_p50", "itl", "time_per_token", "time_per_output_token", "inter_token_latency", "per_token",
              "decode", "decode_time", "decode_latency"),
-    "encoder_time": ("latency_mean_encoder", "encoder_latency", "encoder_time"),
-    "decoder_time": ("latency_mean_decoder", "decoder_latency", "decoder_time"),
     "prefill_rate": ("prefill_tokens_per_s", "prefill_tps", "prefill_rate", "pp_tokens_per_s", "prompt_tokens_per_s",
                      "prefill_tok_s", "pp_tok_s"),
     "decode_rate": ("decode_tokens_per_s", "decode_tps", "decode_rate", "tg_tokens_per_s", "generation_tokens_per_s",
@@ -57,7 +55,7 @@ NAMES: Mapping[str, tuple[str, ...]] = {
     "cross_heads": ("cross_heads", "decoder_ende_attention_heads", "decoder_ende_attention_heads_avg"),
 }  # fmt: skip
 """Fields of a row, with their names in tables."""
-TIMES = ("total", "ttft", "tpot", "encoder_time", "decoder_time")
+TIMES = ("total", "ttft", "tpot")
 RATES = ("prefill_rate", "decode_rate", "total_rate")
 MISSPELT = 0.8  # likeness of two names, above which one is taken for a slip of the other
 VARIANTS = ("variant", "backend", "threads")  # columns that distinguish runs of one machine
@@ -128,16 +126,12 @@ def find_columns(names: Sequence[str], wanted: Mapping[str, str] | None = None, 
             field, unit = _guessed(column)
         if field == "variant":
             variants.append(column)
-        elif field and field in fields:
-            if column in mapped or not _better(column, fields[field], field):
-                if column in mapped:
-                    raise SpecError(f"{fields[field]} and {column} are both mapped to {field}", file=file)
-                continue
+        elif field in fields and column in mapped:
+            raise SpecError(f"{fields[field]} and {column} are both mapped to {field}", file=file)
+        elif field and (field not in fields or (fields[field] not in mapped and _better(column, fields[field], field))):
             fields[field] = column
-        elif field:
-            fields[field] = column
-        if field in TIMES and unit is not None and fields.get(field) == column:
-            scale[field] = unit
+            if field in TIMES and unit is not None:
+                scale[field] = unit
     used = {*fields.values(), *variants}
     for column in names:
         if column not in used and column not in mapped and (meant := _misspelt(column, fields)):

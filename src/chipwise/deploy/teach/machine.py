@@ -14,7 +14,7 @@ from chipwise.core.digest import plain
 from chipwise.core.results import Result
 from chipwise.deploy.teach.checks import Checked, Flag, check, whole_table
 from chipwise.deploy.teach.observations import MeasuredRow, observe, prior_deviation
-from chipwise.deploy.teach.posterior import TAIL, Posterior, fit
+from chipwise.deploy.teach.posterior import LABEL_SD, TAIL, fit
 from chipwise.deploy.teach.reading import TableRead, from_record, read_table, to_record
 from chipwise.errors import InputError, SpecError, UnknownName, counted
 from chipwise.hardware import datasheet, taught
@@ -85,67 +85,63 @@ class Taught(Result):
         }
 
 
-def teach_machine(
-    name: str,
-    source: str | Path | None = None,
+def teach(
+    device: str,
+    rows: str | Path | None = None,
     *,
     base: str | None = None,
-    mapped: Mapping[str, str] | None = None,
+    columns: Mapping[str, str] | None = None,
     where: Mapping[str, str] | None = None,
     runtime: str | None = None,
     add: bool = False,
     keep: bool = True,
 ) -> Taught:
-    """Teaches the machine ``name`` from a table, as the next version of its profile.
+    """Learns a machine from measured models; its name can then be used as a device.
 
     Args:
-        name: The machine's name; ``-taught`` is appended if a shipped data sheet has it.
-        source: A CSV file, JSON lines of ``measurements export``, or ``measurements`` for the user's own store. None:
-            the data sheet under a new name.
-        base: The data sheet underneath. Default: that of the profile's earlier versions, or the sheet of that name.
-        mapped: Column -> field, where names of columns say too little.
-        where: Column -> value of the rows to use.
-        runtime: Runtime of rows that name none.
-        add: Whether the rows of the newest version count too.
-        keep: Whether to save the profile.
+        device: Name for the machine. If a data sheet has that name, the profile is called ``NAME-taught``.
+        rows: A CSV file (also ``.gz``) with a model and a time or rate in each row, JSON lines of
+            ``chipwise measurements export``, or ``"measurements"`` for this user's store. None: only the data sheet.
+        base: The data sheet most similar to the machine. Default: the sheet of that name, or the base of the earlier
+            profile.
+        columns: Column -> field, if column names are not recognised: ``{"lat": "total_ms"}``.
+        where: Column -> value: use only rows with this value.
+        runtime: The runtime for rows that do not name one. Default: the device's own.
+        add: Also use the rows of the newest version.
+        keep: Whether to save the profile, as its next version.
 
     Raises:
-        SpecError: The table is wrong.
-        InputError: The base is missing, or rows are of another machine than the profile's.
-        UnknownName: There is no such base, column or field.
+        SpecError: The table is missing or empty, lacks a column or a unit, or has no usable row.
+        UnknownName: There is no such data sheet, column or field.
+        InputError: A base is needed, or the rows are from another machine.
     """
-    own, sheet = _named(name, base)
+    own, sheet = _named(device, base)
     earlier = taught.load(own)
     version = (taught.versions(own) or [0])[-1] + 1
     if add and earlier is None:
         raise InputError(f"--add: {own} has no earlier version to add to; leave it out")
-    if source is None:
+    if rows is None:
         teaching = Teaching(name=own, version=version, created=_now(), base=sheet.name, rows=0)
         return Taught(
             teaching=teaching, path=teaching.save() if keep else None, columns=(), problems={}, flags=(), warnings=(),
             notes=(),
         )  # fmt: skip
-    table, notes = _table(source, name, sheet, mapped, where, runtime)
+    table, notes = _table(rows, device, sheet, columns, where, runtime)
     machine = ", ".join(table.machines)
-    _same_machine(earlier, machine, own)
-    rows = list(table.rows)
-    if add and earlier is not None:
-        rows = [*map(from_record, earlier.records), *rows]
-    seen, errors = observe(rows, sheet)
-    problems = dict(table.problems) | {rows[i].number: " ".join(str(each).split()) for i, each in errors.items()}
-    if not len(seen):
-        line, why = next(iter(problems.items()))
-        raise SpecError(f"none of {counted(len(rows), 'row')} can be used; line {line}: {why}", file=str(source))
-    checked = check(rows, seen)
-    posterior = fit(seen, common=prior_deviation(seen))
-    teaching = _profile(own, sheet, version, posterior, checked, rows, machine=machine, source=str(source))
+    if earlier is not None and machine and earlier.machine and machine != earlier.machine:
+        raise InputError(
+            f"{own} was taught from rows of {earlier.machine}, and these are of {machine}; teach it under a name of "
+            "its own"
+        )
+    measured = [*map(from_record, earlier.records if add and earlier is not None else ()), *table.rows]
+    learnt = _learn(own, sheet, version, measured, machine=machine, source=str(rows))
     return Taught(
-        teaching=teaching,
-        path=teaching.save() if keep else None,
+        teaching=learnt.teaching,
+        path=learnt.teaching.save() if keep else None,
         columns=() if table.columns is None else tuple(table.columns.sentences()),
-        problems=problems,
-        flags=tuple(sorted(checked.flags, key=lambda each: -abs(np.log(each.measured_s / each.expected_s)))),
-        warnings=(*whole_table(seen), *_no_better(checked)),
+        problems={**table.problems, **learnt.problems},
+        flags=tuple(sorted(learnt.flags, key=lambda each: -abs(np.log(each.measured_s / each.expected_s)))),
+        warnings=learnt.warnings,
         notes=(*notes, *table.notes),
     )
 
@@ -154,25 +150,18 @@ def teach_rows(sheet: DeviceProfile, rows: Sequence[MeasuredRow], *, name: str, 
     """Teaches a machine near ``sheet`` from measured rows, without saving it.
 
     Raises:
-        InputError: No row can be used.
+        SpecError: No row can be used.
     """
-    seen, errors = observe(list(rows), sheet)
-    if not len(seen):
-        raise InputError(f"nothing can be learnt from {source}: {next(iter(errors.values()))}")
-    posterior = fit(seen, common=prior_deviation(seen))
-    checked = check(list(rows), seen)
-    return _profile(name, sheet, 1, posterior, checked, rows, machine="", source=source)
+    return _learn(name, sheet, 1, rows, machine="", source=source).teaching
 
 
-def _named(name: str, base: str | None) -> tuple[str, DeviceProfile]:
+def _named(device: str, base: str | None) -> tuple[str, DeviceProfile]:
     """The name of the profile, and its base data sheet."""
-    if not name.strip():
-        raise InputError("name the machine, such as shop-box")
-    if "@" in name:
-        raise InputError(f"{name!r:.60}: versions are counted by themselves; name the machine without @")
-    own = taught.key(name)
+    if "@" in device:
+        raise InputError(f"{device!r:.60}: versions are counted by themselves; name the machine without @")
+    own = taught.key(device)
     try:
-        sheet = datasheet.load(name)
+        sheet = datasheet.load(device)
         if sheet.taught is None:
             own = taught.key(sheet.name + SHEET)
     except UnknownName as error:
@@ -181,19 +170,14 @@ def _named(name: str, base: str | None) -> tuple[str, DeviceProfile]:
                 f"{error}; to teach a machine of this name, add --base and the data sheet that is nearest to it, such "
                 "as --base raspberry-pi-4"
             ) from None
-        sheet = datasheet.load(base)
-    chosen = sheet if base is None else datasheet.load(base)
-    if chosen.taught is not None:
-        chosen = replace(chosen, taught=None)
     earlier = taught.load(own)
-    if base is None and earlier is not None:
-        chosen = datasheet.load(earlier.base)
-    return own, chosen
+    chosen = base or (device if earlier is None else earlier.base)
+    return own, replace(datasheet.load(chosen), taught=None)
 
 
 def _table(
     source: str | Path,
-    name: str,
+    device: str,
     sheet: DeviceProfile,
     mapped: Mapping[str, str] | None,
     where: Mapping[str, str] | None,
@@ -204,7 +188,7 @@ def _table(
     if len(table.machines) <= 1:
         return table, []
     names = {taught.key(each): each for each in table.machines}
-    own = next((names[key] for key in (taught.key(name), taught.key(sheet.name)) if key in names), None)
+    own = names.get(taught.key(device)) or names.get(taught.key(sheet.name))
     column = "device" if table.columns is None else table.columns.fields["machine"]
     if own is None or (where and column in where):
         listed = ", ".join(table.machines[:8]) + (", …" if len(table.machines) > 8 else "")
@@ -229,49 +213,48 @@ def _no_better(checked: Checked) -> list[str]:
     ]
 
 
-def _same_machine(earlier: Teaching | None, machine: str, name: str) -> None:
-    if earlier is not None and machine and earlier.machine and machine != earlier.machine:
-        raise InputError(
-            f"{name} was taught from rows of {earlier.machine}, and these are of {machine}; teach it under a name of "
-            "its own"
-        )
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Learnt:
+    teaching: Teaching
+    problems: Mapping[int, str]  # of rows, by line
+    flags: Sequence[Flag]
+    warnings: tuple[str, ...]
 
 
-def _profile(
-    name: str,
-    sheet: DeviceProfile,
-    version: int,
-    posterior: Posterior,
-    checked: Checked,
-    rows: Sequence[MeasuredRow],
-    *,
-    machine: str,
-    source: str,
-) -> Teaching:
-    frame, strengths = posterior.frame, posterior.strengths
+def _learn(
+    name: str, sheet: DeviceProfile, version: int, rows: Sequence[MeasuredRow], *, machine: str, source: str
+) -> _Learnt:
+    seen, errors = observe(rows, sheet)
+    problems = {rows[i].number: " ".join(str(each).split()) for i, each in errors.items()}
+    if not len(seen):
+        line, why = next(iter(problems.items()))
+        raise SpecError(f"none of {counted(len(rows), 'row')} can be used; line {line}: {why}", file=source)
+    checked = check(rows, seen)
+    posterior = fit(seen, common=prior_deviation(seen))
     variants = [row.variant for row in rows]
     usual = max(dict.fromkeys(variants), key=variants.count)
-    base = next(row for row in rows if row.variant == usual).sheet(sheet).name
-    return Teaching(
+    teaching = Teaching(
         name=name,
         version=version,
         created=_now(),
-        base=base,
+        base=next(row for row in rows if row.variant == usual).sheet(sheet).name,
         machine=machine,
-        rows=len({int(i) for i in frame.seen.rows}),
+        rows=len(set(seen.rows.tolist())),
         terms=TERMS,
-        units=sequence(frame.units),
-        labels=frame.labels,
-        label_sd=strengths.label,
+        units=sequence(posterior.frame.units),
+        labels=posterior.frame.labels,
+        label_sd=LABEL_SD,
         mean=sequence(posterior.theta),
         covariance=matrix(posterior.covariance),
-        noise=strengths.noise,
+        noise=posterior.noise,
         widen=TAIL * checked.widen,
         variant=usual,
         check=checked.error,
         source=source,
         records=tuple(to_record(row) for row in rows[-MOST_RECORDS:]),
     )
+    warnings = (*whole_table(seen), *_no_better(checked))
+    return _Learnt(teaching=teaching, problems=problems, flags=checked.flags, warnings=warnings)
 
 
 def _now() -> str:

@@ -36,6 +36,7 @@ not published (Apple's CPUs). A prompt found in a cache takes far less."""
 PARTS = ("cpu", "gpu", "npu")  # of a chip, as variants name them
 Quantity = Literal["ttft", "tpot", "total"]
 Places = npt.NDArray[np.int64]
+Names = tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,19 +105,19 @@ class MeasuredRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Observations:
-    """Quantities that are sums of passes: ``seconds[i]`` is the sum of ``share[p] * pass p`` over p with ``owner`` i.
+    """Quantities that are sums of two passes, a prompt's and a decode step: ``seconds[i]`` is the sum of
+    ``share[i, p] * pass p``.
 
     Attributes:
         rows: Row of each quantity, (n,) indices.
         quantities: Which of a row's quantities, n names.
         models: Identity of each row's model, n names: rows of a model are left out together.
-        seconds: Measured seconds, (n,); NaN for quantities to predict.
+        seconds: Measured seconds, (n,).
         sheet_s: Predictions of the data sheet, (n,).
         halfwidth: Of the data sheet's 90 % interval, in logarithms, (n,).
-        owner: (p,)
-        share: (p,) how often the quantity holds the pass.
-        terms: (p, terms)
-        labels: p tuples of names.
+        share: How often the quantity holds each pass, (n, 2).
+        terms: Seconds of each pass by group of operators, (n, 2, terms).
+        labels: Names of the factors on each pass, n pairs; none for a pass whose share is 0.
     """
 
     rows: Places
@@ -125,37 +126,27 @@ class Observations:
     seconds: Float64Array
     sheet_s: Float64Array
     halfwidth: Float64Array
-    owner: Places
     share: Float64Array
     terms: Float64Array
-    labels: tuple[tuple[str, ...], ...]
+    labels: tuple[tuple[Names, Names], ...]
 
     def __len__(self) -> int:
         return len(self.seconds)
 
     def only(self, chosen: Sequence[int] | Places) -> Observations:
-        """Selects some of the quantities, in order."""
-        kept = np.zeros(len(self), bool)
-        kept[np.asarray(chosen, int)] = True
-        places = np.cumsum(kept) - 1
-        passes = np.flatnonzero(kept[self.owner])
-        return replace(
-            self,
-            rows=self.rows[kept],
-            quantities=tuple(np.asarray(self.quantities, object)[kept]),
-            models=tuple(np.asarray(self.models, object)[kept]),
-            seconds=self.seconds[kept],
-            sheet_s=self.sheet_s[kept],
-            halfwidth=self.halfwidth[kept],
-            owner=places[self.owner[passes]],
-            share=self.share[passes],
-            terms=self.terms[passes],
-            labels=tuple(self.labels[p] for p in passes),
+        """Selects some of the quantities."""
+        places = np.asarray(chosen, int)
+        return Observations(
+            rows=self.rows[places],
+            quantities=tuple(self.quantities[i] for i in places),
+            models=tuple(self.models[i] for i in places),
+            seconds=self.seconds[places],
+            sheet_s=self.sheet_s[places],
+            halfwidth=self.halfwidth[places],
+            share=self.share[places],
+            terms=self.terms[places],
+            labels=tuple(self.labels[i] for i in places),
         )
-
-    def timed(self, seconds: Float64Array) -> Observations:
-        """Returns the same with other measured seconds."""
-        return replace(self, seconds=seconds)
 
 
 @functools.lru_cache(maxsize=4096)
@@ -164,44 +155,51 @@ def _digest_of(arch: ArchSpec) -> str:
     return arch.digest
 
 
-def observe(
-    rows: Sequence[MeasuredRow], device: DeviceProfile, *, quantities: Sequence[Quantity] | None = None
-) -> tuple[Observations, dict[int, ChipwiseError]]:
+def observe(rows: Sequence[MeasuredRow], device: DeviceProfile) -> tuple[Observations, dict[int, ChipwiseError]]:
     """Predictions of ``device``'s data sheet for all measured quantities, and the errors of other rows.
 
     Args:
         rows: The rows.
         device: The data sheet; what was taught before does not count.
-        quantities: Quantities to include for every row. Default: the measured ones.
     """
     sheet = replace(device, taught=None)
     asked: list[tuple[int, Quantity, float]] = []
-    for i, row in enumerate(rows):
-        found = row.measured()
-        asked += [(i, name, found.get(name, math.nan)) for name in (quantities or tuple(found))]
     requests: list[Request] = []
-    kept: list[int] = []
     errors: dict[int, ChipwiseError] = {}
-    for place, (i, quantity, _) in enumerate(asked):
-        try:
-            requests.append(rows[i].request(sheet, quantity))
-            kept.append(place)
-        except ChipwiseError as error:
-            errors[i] = error
+    for i, row in enumerate(rows):
+        for quantity, seconds in row.measured().items():
+            try:
+                requests.append(row.request(sheet, quantity))
+            except ChipwiseError as error:
+                errors[i] = error
+            else:
+                asked.append((i, quantity, seconds))
     groups, problems = grouped(requests)
-    errors |= {asked[kept[place]][0]: problem for place, problem in problems.items()}
+    errors |= {asked[place][0]: problem for place, problem in problems.items()}
     answers: dict[int, _Answer] = {}
     for group, kernels in zip(groups, time_groups(groups), strict=True):
-        places = [kept[row] for row in group.rows]
         if isinstance(kernels, Unsupported):
-            errors |= dict.fromkeys((asked[place][0] for place in places), kernels)
+            errors |= {asked[place][0]: kernels for place in group.rows}
             continue
-        variants = [rows[asked[place][0]].variant for place in places]
-        answers |= _answers(group, kernels, places, [asked[place][1] for place in places], variants)
-    order = [place for place in range(len(asked)) if place in answers and asked[place][0] not in errors]
+        variants = [rows[asked[place][0]].variant for place in group.rows]
+        answers |= _answers(group, kernels, [asked[place][1] for place in group.rows], variants)
+    order = [place for place in sorted(answers) if asked[place][0] not in errors]
     left_out = {place: text for place in order if (text := _impossible(*asked[place][1:], answers[place]))}
     errors |= {asked[place][0]: SpecError(text) for place, text in left_out.items()}
-    return _joined(rows, asked, [place for place in order if place not in left_out], answers), errors
+    order = [place for place in order if place not in left_out]
+    found = [answers[place] for place in order]
+    seen = Observations(
+        rows=np.array([asked[place][0] for place in order], int),
+        quantities=tuple(asked[place][1] for place in order),
+        models=tuple(rows[asked[place][0]].identity for place in order),
+        seconds=np.array([asked[place][2] for place in order], float),
+        sheet_s=np.array([each.sheet_s for each in found]),
+        halfwidth=np.array([each.halfwidth for each in found]),
+        share=np.array([each.share for each in found]),
+        terms=np.array([each.terms for each in found]),
+        labels=tuple(each.labels for each in found),
+    )
+    return seen, errors
 
 
 def _impossible(quantity: Quantity, seconds: float, answer: _Answer) -> str:
@@ -221,13 +219,15 @@ class _Answer:
     sheet_s: float
     halfwidth: float
     least_s: float  # that the arithmetic takes at the fastest rate of the sheet, in any format; 0 if it lists none
-    passes: tuple[tuple[float, Float64Array, tuple[str, ...]], ...]
+    share: Float64Array
+    terms: Float64Array
+    labels: tuple[Names, Names]
 
 
 def _answers(
-    group: Group, kernels: Kernels, places: Sequence[int], quantities: Sequence[Quantity], variants: Sequence[str]
+    group: Group, kernels: Kernels, quantities: Sequence[Quantity], variants: Sequence[str]
 ) -> dict[int, _Answer]:
-    """Each request's quantity as a sum of its prompt's pass and its decode step."""
+    """Each request's quantity as a sum of its prompt's pass and its decode step, by the request's place."""
     known, setting = constants(), group.setting
     seconds = Seconds.of(group, kernels, known)
     tpot = seconds.tpot(group, known)
@@ -238,28 +238,26 @@ def _answers(
         tokens, prompts = least.tpot, least.ttft or max(least.tpot, UNCHECKED_PROMPT)
     prefill = pass_sums(kernels.prefill, seconds.prefill, setting, "prefill")
     decode = pass_sums(kernels.decode, seconds.step, setting, "decode") if group.generates else prefill
-    rates = group.device.peak_flops_per_s.values()
-    fastest = max(rates, default=math.inf)
-    read, made = _flops(kernels.prefill), _flops(kernels.decode)
+    pass_s = np.stack([seconds.prefill, seconds.step], axis=-1)
+    flops = np.stack([_flops(kernels.prefill), _flops(kernels.decode)], axis=-1)
+    fastest = max(group.device.peak_flops_per_s.values(), default=math.inf)
     found: dict[int, _Answer] = {}
-    for i, (place, quantity, variant) in enumerate(zip(places, quantities, variants, strict=True)):
-        waited = (tpot[i] - seconds.step[i]) / seconds.prefill[i] if group.generates else 0.0
-        first, later = (1.0, 0.0) if quantity == "ttft" else (waited, 1.0)
-        if quantity == "total":
-            later = float(request_total(0.0, 1.0, int(group.new_tokens[i]))) if group.generates else 0.0
-            first = 1.0 + later * waited
-        if not group.generates:
-            first, later = 1.0, 0.0
-        passes = []
-        for share, sums in ((first, prefill), (later, decode)):
-            if share > 0:
-                labels = sums.labels if not variant else _with(sums, variant)
-                passes.append((float(share), sums.terms[i], labels))
-        sheet_s = float(first * seconds.prefill[i] + (later * seconds.step[i] if later else 0.0))
-        part = later * seconds.step[i] / sheet_s if later else 0.0
-        width = float(part * tokens + (1 - part) * prompts)
-        least_s = sum(share * float(flops[i]) for share, flops in ((first, read), (later, made))) / fastest
-        found[place] = _Answer(sheet_s, width, least_s, tuple(passes))
+    for i, (place, quantity, variant) in enumerate(zip(group.rows, quantities, variants, strict=True)):
+        share = np.array([1.0, 0.0])
+        if group.generates and quantity != "ttft":
+            waited = (tpot[i] - seconds.step[i]) / seconds.prefill[i]
+            later = 1.0 if quantity == "tpot" else request_total(0.0, 1.0, int(group.new_tokens[i]))
+            share = np.array([later * waited + (quantity == "total"), later])
+        sheet_s = float(share @ pass_s[i])
+        part = share[1] * seconds.step[i] / sheet_s if share[1] else 0.0
+        found[place] = _Answer(
+            sheet_s=sheet_s,
+            halfwidth=float(part * tokens + (1 - part) * prompts),
+            least_s=float(share @ flops[i]) / fastest,
+            share=share,
+            terms=np.stack([prefill.terms[i], decode.terms[i]]),
+            labels=(_labels(prefill, variant, share[0]), _labels(decode, variant, share[1])),
+        )
     return found
 
 
@@ -270,30 +268,10 @@ def _flops(times: PassTimes) -> Float64Array:
     return total
 
 
-def _with(sums: PassSums, variant: str) -> tuple[str, ...]:
-    phase = sums.labels[0]
-    return (*sums.labels, f"variant {variant}", f"{phase}, variant {variant}")
-
-
-def _joined(
-    rows: Sequence[MeasuredRow],
-    asked: Sequence[tuple[int, Quantity, float]],
-    order: Sequence[int],
-    answers: dict[int, _Answer],
-) -> Observations:
-    passes = [(owner, *each) for owner, place in enumerate(order) for each in answers[place].passes]
-    return Observations(
-        rows=np.array([asked[place][0] for place in order], int),
-        quantities=tuple(asked[place][1] for place in order),
-        models=tuple(rows[asked[place][0]].identity for place in order),
-        seconds=np.array([asked[place][2] for place in order], float),
-        sheet_s=np.array([answers[place].sheet_s for place in order]),
-        halfwidth=np.array([answers[place].halfwidth for place in order]),
-        owner=np.array([each[0] for each in passes], int),
-        share=np.array([each[1] for each in passes]),
-        terms=np.array([each[2] for each in passes]),
-        labels=tuple(each[3] for each in passes),
-    )
+def _labels(sums: PassSums, variant: str, share: float) -> Names:
+    if not share > 0:
+        return ()
+    return (*sums.labels, f"variant {variant}", f"{sums.labels[0]}, variant {variant}") if variant else sums.labels
 
 
 def prior_deviation(seen: Observations) -> float:

@@ -12,18 +12,20 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
 from chipwise.core.arrays import Float64Array
 from chipwise.core.statistics import Z90
-from chipwise.deploy.teach.observations import Observations, Places
+from chipwise.deploy.teach.observations import Observations
 from chipwise.predict.served.taught_pass import EXTRA, EXTRA_SHARE, GROUPS, TERMS
 
 FREEDOM = 4.0
 TAIL = 2.132 / Z90  # nine of ten of Student's t with so many degrees lie within 2.132 of its scales
 COUNTED = ("kernels", "passes")
+GROUP_SD = 0.4  # of the logarithm of a group
+LABEL_SD = 0.1
 EXTRA_SD = 2.0  # of the logarithm of a group that the sheet may have left out
 LOOSE = 0.6  # deviation of a sheet's interval beyond which nothing holds its groups together
 NOISE_ROWS = 4.0  # that the usual noise weighs against that of the table
@@ -34,23 +36,13 @@ LONGEST_STEP = 1.5  # of a logarithm, in one Gauss-Newton step
 COARSE = (6.0, 3.0, 1.7)  # times the deviations in the first steps, so that no row is given up before it is explained
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Strengths:
-    """Standard deviations, in logarithms: of one row's noise, of groups and of labels."""
-
-    noise: float = 0.04
-    group: float = 0.4
-    label: float = 0.1
+CHECKED = 0.4
+"""Deviation of a sheet below which its runtime was fitted to runs of many people, and so are most tables."""
 
 
-CHECKED, CHECKED_NOISE = 0.4, 0.09
-"""Where a sheet's deviation is below the first, its runtime was fitted to runs of many people, and so are most tables:
-a row is as noisy as the second says."""
-
-
-def usual_strengths(common: float) -> Strengths:
-    """Those of a table on a sheet whose deviation is ``common``."""
-    return Strengths(noise=CHECKED_NOISE) if common < CHECKED else Strengths()
+def usual_noise(common: float) -> float:
+    """Of one row, on a sheet whose deviation is ``common``."""
+    return 0.09 if common < CHECKED else 0.04
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,37 +52,27 @@ class Frame:
     seen: Observations
     units: Float64Array
     labels: tuple[str, ...]
-    shifts: Float64Array  # (passes, labels)
+    shifts: Float64Array  # 1 if a pass has the label, (n, 2, labels)
     common: float  # standard deviation of the common factor
 
     @classmethod
     def of(cls, seen: Observations, *, common: float) -> Frame:
         """The frame of a fit to ``seen``."""
         units = np.ones(len(TERMS))
-        sheet = seen.terms[:, : len(GROUPS)].sum(axis=1)
+        terms = seen.terms[seen.share > 0]
+        sheet = terms[:, : len(GROUPS)].sum(axis=1)
         for name in EXTRA:
             place = TERMS.index(name)
-            there = seen.terms[:, place] > 0
-            most = np.quantile(seen.terms[there, place] / sheet[there], 0.9) if there.any() else 1.0
+            there = terms[:, place] > 0
+            most = np.quantile(terms[there, place] / sheet[there], 0.9) if there.any() else 1.0
             units[place] = EXTRA_SHARE / len(EXTRA) / most
             if name not in COUNTED:  # seconds at the sheet's peaks: passes of another sort may hold far more of them
                 units[place] = min(units[place], EXTRA_SHARE)
-        labels = tuple(sorted({name for names in seen.labels for name in names}))
-        return cls(
-            seen=seen,
-            units=units,
-            labels=labels,
-            shifts=label_matrix(seen, labels),
-            common=common,
-        )
+        labels = tuple(sorted({name for both in seen.labels for names in both for name in names}))
+        return cls(seen=seen, units=units, labels=labels, shifts=label_matrix(seen, labels), common=common)
 
-    @property
-    def size(self) -> int:
-        """Number of logarithms."""
-        return 1 + len(TERMS) + len(self.labels)
-
-    def prior(self, strengths: Strengths) -> Float64Array:
-        """(size,): their variances before anything was measured.
+    def prior(self) -> Float64Array:
+        """Variances of the logarithms before anything was measured: the common one, of terms and of labels.
 
         A sheet whose interval is narrow was checked on machines of its kind: its groups of operators are as right.
         """
@@ -98,127 +80,89 @@ class Frame:
         return np.concatenate(
             [
                 [self.common**2],
-                np.full(len(GROUPS), (sure * strengths.group) ** 2),
+                np.full(len(GROUPS), (sure * GROUP_SD) ** 2),
                 np.full(len(EXTRA), (sure * EXTRA_SD) ** 2),
-                np.full(len(self.labels), strengths.label**2),
+                np.full(len(self.labels), LABEL_SD**2),
             ]
         )
 
+    def linear(
+        self, asked: Observations, shifts: Float64Array, theta: Float64Array
+    ) -> tuple[Float64Array, Float64Array]:
+        """Logarithms of the quantities at ``theta``, (n,), and their slopes by it, (n, size)."""
+        g = len(TERMS)
+        raised = asked.terms * self.units * np.exp(theta[1 : 1 + g])
+        total = raised.sum(axis=-1, keepdims=True)
+        rows = np.concatenate([np.ones_like(total), raised / total, shifts], axis=-1)
+        parts = asked.share * np.exp(np.log(total[..., 0]) + theta[0] + shifts @ theta[1 + g :])
+        whole = parts.sum(axis=-1)
+        return np.log(whole), ((parts / whole[:, None])[..., None] * rows).sum(axis=1)
+
 
 def label_matrix(seen: Observations, labels: Sequence[str]) -> Float64Array:
-    """(passes, labels): 1 if a pass has the label."""
-    place = {name: i for i, name in enumerate(labels)}
-    found = np.zeros((len(seen.labels), len(labels)))
-    for p, names in enumerate(seen.labels):
-        for name in names:
-            if name in place:
-                found[p, place[name]] = 1.0
-    return found
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Linear:
-    """Predicted logarithms of the quantities, and how they move with the fitted ones."""
-
-    logs: Float64Array  # (n,)
-    slopes: Float64Array  # (n, size)
-
-
-def linearise(frame: Frame, seen: Observations, theta: Float64Array, shifts: Float64Array) -> Linear:
-    """The model at ``theta`` for the passes of ``seen``, whose terms count in the frame's units.
-
-    Args:
-        frame: Of the fit.
-        seen: Passes and the quantities that they add up to.
-        theta: (size,) logarithms: the common one, of terms and of labels.
-        shifts: (passes, labels)
-    """
-    n, g = len(seen), len(TERMS)
-    raised = seen.terms * frame.units * np.exp(theta[1 : 1 + g])
-    total = raised.sum(axis=1)
-    rows = np.hstack([np.ones((len(total), 1)), raised / total[:, None], shifts])
-    log_pass = np.log(total) + theta[0] + rows[:, 1 + g :] @ theta[1 + g :]
-    parts = seen.share * np.exp(log_pass)
-    whole = np.bincount(seen.owner, parts, minlength=n)
-    weights = parts / whole[seen.owner]
-    first = np.searchsorted(seen.owner, np.arange(n))  # passes stand in the order of their quantities
-    slopes = np.add.reduceat(weights[:, None] * rows, first, axis=0)
-    return Linear(logs=np.log(whole), slopes=slopes)
+    """(n, 2, labels): 1 if a pass has the label."""
+    return np.array([[[float(name in names) for name in labels] for names in both] for both in seen.labels])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Posterior:
-    """A fit: the logarithms, their covariance, and the weight of each row."""
+    """A fit: the logarithms, their covariance, the weight of each row (1 if it agrees), and the noise of a row."""
 
     frame: Frame
-    strengths: Strengths
+    noise: float
     theta: Float64Array
     covariance: Float64Array
-    weights: Float64Array  # (n,) 1 for a row that agrees, less for one that does not
+    weights: Float64Array
 
     def predict(self, asked: Observations) -> tuple[Float64Array, Float64Array]:
         """(n,) logarithms of seconds, and their standard deviations for a new measurement."""
-        found = linearise(self.frame, asked, self.theta, label_matrix(asked, self.frame.labels))
-        variance = ((found.slopes @ self.covariance) * found.slopes).sum(axis=1) + self.strengths.noise**2
-        unseen = np.array([sum(name not in self.frame.labels for name in names) for names in asked.labels])
-        worst = np.zeros(len(asked))
-        np.maximum.at(worst, asked.owner, unseen)
-        return found.logs, TAIL * np.sqrt(variance + worst * self.strengths.label**2)
+        logs, slopes = self.frame.linear(asked, label_matrix(asked, self.frame.labels), self.theta)
+        unseen = [max(len(set(names).difference(self.frame.labels)) for names in both) for both in asked.labels]
+        variance = ((slopes @ self.covariance) * slopes).sum(axis=1) + self.noise**2
+        return logs, TAIL * np.sqrt(variance + np.array(unseen) * LABEL_SD**2)
 
 
-def fit(seen: Observations, *, common: float, strengths: Strengths | None = None) -> Posterior:
-    """The posterior after ``seen``; the noise is learnt from it unless strengths are given."""
+def fit(seen: Observations, *, common: float) -> Posterior:
+    """The posterior after ``seen``; the noise is learnt from it."""
     frame = Frame.of(seen, common=common)
-    if strengths is not None:
-        return settle(frame, strengths)
-    chosen = usual_strengths(common)
-    found = settle(frame, chosen)
+    found = settle(frame, usual_noise(common))
     for _ in range(NOISE_STEPS):
-        chosen = replace(chosen, noise=_noise(found, usual=usual_strengths(common).noise))
-        found = settle(frame, chosen, start=found.theta, steps=6)
+        found = settle(frame, _noise(found), start=found.theta, steps=6)
     return found
 
 
-def _noise(found: Posterior, *, usual: float) -> float:
+def _noise(found: Posterior) -> float:
     """Deviation of a row about the fit, with the degrees of freedom that the fit took, and the usual one as prior."""
     seen = found.frame.seen
-    at = linearise(found.frame, seen, found.theta, found.frame.shifts)
-    error = np.log(seen.seconds) - at.logs
-    taken = ((at.slopes @ found.covariance) * at.slopes).sum(axis=1) * found.weights / found.strengths.noise**2
-    squares = NOISE_ROWS * usual**2 + float((found.weights * error**2).sum())
+    logs, slopes = found.frame.linear(seen, found.frame.shifts, found.theta)
+    error = np.log(seen.seconds) - logs
+    taken = ((slopes @ found.covariance) * slopes).sum(axis=1) * found.weights / found.noise**2
+    squares = NOISE_ROWS * usual_noise(found.frame.common) ** 2 + float((found.weights * error**2).sum())
     return max(LEAST_NOISE, math.sqrt(squares / (NOISE_ROWS + max(0.0, len(seen) - float(taken.sum())))))
 
 
-def settle(
-    frame: Frame,
-    strengths: Strengths,
-    *,
-    start: Float64Array | None = None,
-    steps: int = STEPS,
-) -> Posterior:
+def settle(frame: Frame, noise: float, *, start: Float64Array | None = None, steps: int = STEPS) -> Posterior:
     """Gauss-Newton steps from ``start`` (the common factor that fits best, unless given) until nothing moves."""
-    seen = frame.seen
+    seen, prior = frame.seen, frame.prior()
     target = np.log(seen.seconds)
-    prior = frame.prior(strengths)
-    theta = np.zeros(frame.size) if start is None else start.copy()
+    theta = np.zeros(len(prior)) if start is None else start
     if start is None:
         gap = float(np.median(target - np.log(seen.sheet_s)))
-        theta[0] = gap * prior[0] / (prior[0] + strengths.noise**2 / len(seen))
+        theta[0] = gap * prior[0] / (prior[0] + noise**2 / len(seen))
     weights = np.ones(len(seen))
     covariance = np.diag(prior)
     coarse = COARSE if start is None else ()
     for wider in (*coarse, *([1.0] * steps)):
-        at = linearise(frame, seen, theta, frame.shifts)
-        error = target - at.logs
-        doubt = (wider * strengths.noise) ** 2
-        weights = (FREEDOM + 1) / (FREEDOM + error**2 / doubt)
-        weights = np.minimum(weights, 1.0)
-        covariance, move = normal_update(at.slopes, error + at.slopes @ theta, weights / doubt, prior)
+        logs, slopes = frame.linear(seen, frame.shifts, theta)
+        error = target - logs
+        doubt = (wider * noise) ** 2
+        weights = np.minimum((FREEDOM + 1) / (FREEDOM + error**2 / doubt), 1.0)
+        covariance, move = normal_update(slopes, error + slopes @ theta, weights / doubt, prior)
         change = np.clip(move - theta, -LONGEST_STEP, LONGEST_STEP)
         theta = theta + change
         if wider == 1.0 and np.abs(change).max() < 1e-4:
             break
-    return Posterior(frame=frame, strengths=strengths, theta=theta, covariance=covariance, weights=weights)
+    return Posterior(frame=frame, noise=noise, theta=theta, covariance=covariance, weights=weights)
 
 
 def normal_update(
@@ -232,11 +176,3 @@ def normal_update(
     inverse = np.linalg.inv(information)
     covariance = scale[:, None] * inverse * scale
     return covariance, scale * (inverse @ (scaled.T @ (precision * target)))
-
-
-def groups_of(models: Sequence[str]) -> list[Places]:
-    """Places of the rows of each model."""
-    found: dict[str, list[int]] = {}
-    for i, name in enumerate(models):
-        found.setdefault(name, []).append(i)
-    return [np.array(places) for places in found.values()]

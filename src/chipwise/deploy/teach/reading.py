@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import csv
-import gzip
 import io
 import math
 import re
-import zlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -17,7 +15,7 @@ from chipwise.core import units
 from chipwise.core.csvfile import MOST_TABLE_BYTES, whole
 from chipwise.core.digest import plain
 from chipwise.core.dtypes import FORMATS, format_name
-from chipwise.core.files import parse_json, read_bytes
+from chipwise.core.files import parse_json, read_text
 from chipwise.deploy.measure.measurement import Measurement
 from chipwise.deploy.measure.store import MeasurementStore, Stored
 from chipwise.deploy.teach.architectures import MODEL_COLUMNS, PAIR_COLUMNS, described
@@ -90,7 +88,7 @@ def read_table(
     if str(source) == STORE:
         return _of_store(list(MeasurementStore().entries()), where, file=str(MeasurementStore().path))
     path = Path(source)
-    text = _text(path)
+    text = read_text(path, most=MOST_TABLE_BYTES)
     if (count := text.count("\n")) > MOST_LINES:
         raise SpecError(
             f"has {count:,} lines; at most {MOST_LINES:,} are read: keep those of one machine", file=str(path)
@@ -102,21 +100,6 @@ def read_table(
         ]
         return _of_store(stored, where, file=str(path))
     return _of_csv(path, text, mapped, where, runtime, most)
-
-
-def _text(path: Path) -> str:
-    raw = read_bytes(path, most=MOST_TABLE_BYTES)
-    if raw[:2] == b"\x1f\x8b":
-        try:
-            raw = gzip.GzipFile(fileobj=io.BytesIO(raw)).read(MOST_TABLE_BYTES + 1)
-        except (OSError, EOFError, zlib.error) as error:
-            raise SpecError(f"cannot be unpacked: {error}", file=str(path)) from None
-        if len(raw) > MOST_TABLE_BYTES:
-            raise SpecError(f"unpacks to more than {MOST_TABLE_BYTES // 2**20} MiB", file=str(path))
-    try:
-        return raw.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise SpecError(f"is not UTF-8 text: {error}", file=str(path)) from None
 
 
 def _of_csv(
@@ -264,21 +247,19 @@ def _timed(row: MeasuredRow, cells: Mapping[str, str], columns: Columns) -> Meas
     """The row with its times in seconds; rates of all requests in flight become times of one."""
     times = {field: _seconds(cells[field], columns, field) for field in TIMES if cells.get(field)}
     rates = {field: _rate(cells[field], field) for field in RATES if cells.get(field)}
-    if "encoder_time" in times and "decoder_time" in times:
-        times.setdefault("total", times["encoder_time"] + times["decoder_time"])
     if "prefill_rate" in rates and cells.get("prompt"):  # short prompts are read at other rates than long ones
         times.setdefault("ttft", row.batch * row.prompt_tokens / rates["prefill_rate"])
     if "decode_rate" in rates:
         times.setdefault("tpot", row.batch / rates["decode_rate"])
     if "total_rate" in rates:
         times.setdefault("total", row.batch * row.new_tokens / rates["total_rate"])
-    if not any(field in times for field in ("total", "ttft", "tpot")):
+    if not times:
         if "prefill_rate" in rates:
             raise SpecError("gives a rate of prompts and not their length; add a column prompt_tokens", field="prompt")
         raise SpecError("has neither a time nor a rate")
-    for field in ("total", "ttft", "tpot"):
-        if times.get(field, 1.0) > LONGEST_S or times.get(field, 1.0) < SHORTEST_S:
-            raise SpecError(f"a time of {times[field]:.3g} s is none that was measured", field=field)
+    for field, seconds in times.items():
+        if not SHORTEST_S <= seconds <= LONGEST_S:
+            raise SpecError(f"a time of {seconds:.3g} s is none that was measured", field=field)
     return replace(row, total_s=times.get("total"), ttft_s=times.get("ttft"), tpot_s=times.get("tpot"))
 
 

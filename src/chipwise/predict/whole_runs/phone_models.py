@@ -7,7 +7,6 @@ compiled graph is known for each unit and precision.
 from __future__ import annotations
 
 import functools
-import gzip
 import json
 import re
 from collections.abc import Iterator, Mapping
@@ -15,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 
-from chipwise.core.files import read_bytes
+from chipwise.core.files import read_text
 from chipwise.errors import InputError, UnknownName, Unsupported
 from chipwise.hardware import datasheet
 from chipwise.hardware.datasheet import DeviceProfile
@@ -74,7 +73,7 @@ class Catalogue:
 @functools.cache
 def catalogue() -> Catalogue:
     """Returns the bundled models."""
-    return Catalogue(json.loads(gzip.decompress(read_bytes(DATA)))["models"])
+    return Catalogue(json.loads(read_text(DATA))["models"])
 
 
 def model_called(name: str) -> str | None:

@@ -10,7 +10,6 @@ measured gets only the terms of its vendor and the common ones.
 
 from __future__ import annotations
 
-import gzip
 import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
@@ -19,7 +18,7 @@ from pathlib import Path
 
 from chipwise.core.dtypes import Size
 from chipwise.core.fields import build
-from chipwise.core.files import read_bytes, read_text
+from chipwise.core.files import read_text
 
 SHARPNESS = 3.0  # sharpness of the smooth maximum
 Terms = tuple[tuple[str, float], ...]
@@ -90,5 +89,4 @@ class Constants:
 
 def load(path: Path) -> Constants:
     """The constants in a file that is bundled, packed by gzip or not."""
-    text = gzip.decompress(read_bytes(path)).decode() if path.suffix == ".gz" else read_text(path)
-    return build(Constants, json.loads(text), file=str(path))
+    return build(Constants, json.loads(read_text(path)), file=str(path))

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from chipwise.deploy.teach.machine import teach_machine
+from chipwise.deploy.teach.machine import teach
 from chipwise.deploy.teach.reading import MOST_LINES, read_table
 from chipwise.errors import InputError, SpecError
 from chipwise.hardware.taught import Teaching, versions
@@ -56,7 +56,7 @@ def test_nothing_to_add_to(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setenv("CHIPWISE_HOME", str(tmp_path / "home"))
     path = table(tmp_path, "model,tpot_ms\ngpt2,3000\n")
     with pytest.raises(InputError, match="--add: new-box has no earlier version"):
-        teach_machine("new-box", path, base="raspberry-pi-4", add=True)
+        teach("new-box", path, base="raspberry-pi-4", add=True)
     assert versions("new-box") == []
 
 

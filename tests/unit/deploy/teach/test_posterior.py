@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from chipwise.deploy.teach.checks import check, whole_table
 from chipwise.deploy.teach.observations import MeasuredRow, Observations, observe, prior_deviation
-from chipwise.deploy.teach.posterior import Strengths, fit
+from chipwise.deploy.teach.posterior import Frame, fit, settle
 from chipwise.hardware import datasheet
 from chipwise.predict.served.taught_pass import GROUPS
 
@@ -35,13 +36,13 @@ def table() -> Observations:
 
 
 def test_passes_add_up_to_what_the_sheet_predicts(table: Observations) -> None:
-    sums = table.terms[:, : len(GROUPS)].sum(axis=1)
-    whole = np.bincount(table.owner, table.share * sums)
+    sums = table.terms[..., : len(GROUPS)].sum(axis=-1)
+    whole = (table.share * sums).sum(axis=1)
     assert whole == pytest.approx(table.sheet_s, rel=1e-9)
 
 
 def test_a_machine_three_times_slower_is_learnt_from_four_rows(table: Observations) -> None:
-    slow = table.timed(3 * table.sheet_s)
+    slow = replace(table, seconds=3 * table.sheet_s)
     known = slow.only([0, 5, 10, 15])
     logs, deviations = fit(known, common=prior_deviation(known)).predict(slow)
     assert np.exp(logs) == pytest.approx(slow.seconds, rel=0.1)
@@ -52,9 +53,9 @@ def test_a_group_that_is_slower_by_itself_is_found(table: Observations) -> None:
     """Decode products take twice as long; all else is as the sheet says: lengths tell them apart."""
     place = GROUPS.index("products of few rows")
     grown = table.terms.copy()
-    grown[:, place] *= 2
-    truth = np.bincount(table.owner, table.share * grown[:, : len(GROUPS)].sum(axis=1))
-    seen = table.timed(truth)
+    grown[..., place] *= 2
+    truth = (table.share * grown[..., : len(GROUPS)].sum(axis=-1)).sum(axis=1)
+    seen = replace(table, seconds=truth)
     shown = [i for i in range(len(seen)) if i % 4 != 1]  # not q4_0 at 512
     posterior = fit(seen.only(shown), common=prior_deviation(seen))
     logs, _ = posterior.predict(seen)
@@ -65,16 +66,16 @@ def test_a_group_that_is_slower_by_itself_is_found(table: Observations) -> None:
 def test_one_wrong_row_changes_little(table: Observations) -> None:
     seconds = table.sheet_s.copy()
     seconds[7] *= 20
-    logs, _ = fit(table.timed(seconds), common=prior_deviation(table)).predict(table)
+    logs, _ = fit(replace(table, seconds=seconds), common=prior_deviation(table)).predict(table)
     assert np.exp(logs) == pytest.approx(table.sheet_s, rel=0.05)
 
 
 def test_more_rows_never_make_a_prediction_less_sure(table: Observations) -> None:
-    """With fixed strengths the posterior of a linear model only shrinks."""
-    strengths = Strengths()
+    """With a known noise the posterior of a linear model only shrinks."""
     spreads = []
     for count in (2, 6, 20):
-        posterior = fit(table.timed(table.sheet_s).only(range(count)), common=0.5, strengths=strengths)
+        known = replace(table, seconds=table.sheet_s).only(range(count))
+        posterior = settle(Frame.of(known, common=0.5), 0.04)
         spreads.append(float(posterior.predict(table)[1][-1]))
     assert spreads[0] >= spreads[1] >= spreads[2]
 
@@ -82,21 +83,22 @@ def test_more_rows_never_make_a_prediction_less_sure(table: Observations) -> Non
 def test_the_noise_of_a_table_is_learnt_from_it(table: Observations) -> None:
     """Twenty rows with 5 % noise about the sheet, and with none: between the usual 9 % and what is there."""
     noise = np.random.default_rng(0).normal(0, 0.05, len(table))
-    noisy = fit(table.timed(table.sheet_s * np.exp(noise)), common=0.3).strengths.noise
-    exact = fit(table.timed(table.sheet_s), common=0.3).strengths.noise
+    noisy = fit(replace(table, seconds=table.sheet_s * np.exp(noise)), common=0.3).noise
+    exact = fit(replace(table, seconds=table.sheet_s), common=0.3).noise
     assert 0.035 < noisy < 0.08
     assert exact < noisy
 
 
-def test_intervals_hold_nine_of_ten_and_beat_a_plain_regression() -> None:
+def test_intervals_hold_nine_of_ten_and_beat_the_sheet() -> None:
     rng = np.random.default_rng(3)
     measured = rows()
     seen, _ = observe(measured, SHEET)
-    found = check(measured, seen.timed(1.7 * seen.sheet_s * np.exp(rng.normal(0, 0.03, len(seen)))))
+    seconds = 1.7 * seen.sheet_s * np.exp(rng.normal(0, 0.03, len(seen)))
+    found = check(measured, replace(seen, seconds=seconds))
     assert found.error is not None
     assert found.error.inside is not None
-    assert found.error.plain_mean is not None
-    assert found.error.mean < 0.05 < found.error.plain_mean
+    assert found.error.sheet_mean is not None
+    assert found.error.mean < 0.05 < found.error.sheet_mean
     assert 0.85 <= found.error.inside <= 1.0
 
 
@@ -112,15 +114,15 @@ def test_intervals_hold_nine_of_ten_and_beat_a_plain_regression() -> None:
 def test_a_row_with_a_wrong_unit_is_named(wrong, reason: str, table: Observations) -> None:
     seconds = 0.5 * table.sheet_s  # well below a second each, so that a rate looks like no time
     seconds[4] = wrong(seconds[4])
-    flags = check(rows(), table.timed(seconds)).flags
+    flags = check(rows(), replace(table, seconds=seconds)).flags
     assert [flag.line for flag in flags] == [6]
     assert flags[0].reason == reason
 
 
 def test_a_whole_table_in_milliseconds_is_said(table: Observations) -> None:
-    assert not whole_table(table.timed(3 * table.sheet_s))
-    assert "milliseconds written as seconds" in whole_table(table.timed(2000 * table.sheet_s))[0]
-    assert "tokens/s written as seconds" in whole_table(table.timed(1 / table.sheet_s))[0]
+    assert not whole_table(replace(table, seconds=3 * table.sheet_s))
+    assert "milliseconds written as seconds" in whole_table(replace(table, seconds=2000 * table.sheet_s))[0]
+    assert "tokens/s written as seconds" in whole_table(replace(table, seconds=1 / table.sheet_s))[0]
 
 
 def test_the_sheets_own_width_is_the_prior(table: Observations) -> None:
@@ -131,7 +133,7 @@ def test_the_sheets_own_width_is_the_prior(table: Observations) -> None:
 def test_a_table_of_noise_is_no_better_than_the_sheet(table: Observations) -> None:
     """Times that scatter about the sheet by a factor of two teach nothing, and the sheet's own error is told."""
     noise = np.random.default_rng(4).normal(0, 0.5, len(table))
-    error = check(rows(), table.timed(table.sheet_s * np.exp(noise))).error
+    error = check(rows(), replace(table, seconds=table.sheet_s * np.exp(noise))).error
     assert error is not None
     assert error.sheet_mean == pytest.approx(float(np.mean(np.abs(np.exp(-noise) - 1))), rel=0.5)
     assert error.mean > 0.2

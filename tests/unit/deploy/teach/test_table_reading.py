@@ -79,7 +79,7 @@ def _plain(layer):
 def test_two_widths_from_columns_of_averages(tmp_path: Path) -> None:
     text = (
         "encoder_embed_dim,encoder_layer_num,encoder_ffn_embed_dim_avg,decoder_embed_dim,decoder_layer_num,"
-        "decoder_ffn_embed_dim_avg,latency_mean_encoder,latency_mean_decoder\n640,6,2389.3,512,3,1024,100 ms,300 ms\n"
+        "decoder_ffn_embed_dim_avg,latency\n640,6,2389.3,512,3,1024,400 ms\n"
     )
     (row,) = read_table(table(tmp_path, text)).rows
     arch = row.model

@@ -45,7 +45,7 @@ def table(path: Path, *, day: float = 1.0, device: str = "", noise: float = 0.01
 def test_a_taught_machine_is_estimated_as_it_was_measured(tmp_path: Path) -> None:
     found = chipwise.teach("shop-box", table(tmp_path / "rows.csv"), base="raspberry-pi-5")
     assert found.teaching.rows == 16
-    assert found.teaching.check.mean < 0.06 < found.teaching.check.plain_mean
+    assert found.teaching.check.mean < 0.06 < found.teaching.check.sheet_mean
     sheet = chipwise.estimate("Qwen/Qwen3-0.6B", device="raspberry-pi-5", weights="q4_0", prompt=256, new=32)
     here = chipwise.estimate("Qwen/Qwen3-0.6B", device="shop-box", weights="q4_0", prompt=256, new=32)
     assert here.device == "shop-box"
@@ -169,7 +169,7 @@ def test_the_command_and_its_json(tmp_path: Path) -> None:
     data = json.loads(said.output)
     assert data["rows"] == 16
     assert data["path"] is None
-    assert data["check"]["mean"] < data["check"]["plain_mean"]
+    assert data["check"]["mean"] < data["check"]["sheet_mean"]
 
 
 def test_devices_show_what_was_taught(tmp_path: Path) -> None:

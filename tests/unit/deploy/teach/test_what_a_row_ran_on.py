@@ -75,7 +75,7 @@ def test_decode_times_alone_do_not_turn_prompts_into_hours() -> None:
         for tokens in (64, 4096)
     ]
     known, _ = observe(rows, M3)
-    asked, _ = observe([replace(row, prompt_tokens=2048) for row in rows], M3, quantities=["ttft"])
+    asked, _ = observe([replace(row, prompt_tokens=2048, ttft_s=60.0, tpot_s=None) for row in rows], M3)
     logs, deviations = fit(known, common=prior_deviation(known)).predict(asked)
     assert abs(logs - np.log(asked.sheet_s)).max() < math.log(3)
     assert (deviations > 0).all()
