@@ -52,7 +52,6 @@ def main() -> None:
     parser.add_argument("--profile", type=Path, help="where the calibration is kept; read if it is there")
     asked = parser.parse_args()
     spec = load_run(asked.run_file)
-    image, ranking = spec.space.image, spec.space.ranking
     if spec.space.own is None:
         parser.error(f"{asked.run_file}: its requests are not answered in passes of one kind")
     if asked.profile and asked.profile.exists():
@@ -60,9 +59,7 @@ def main() -> None:
     else:
         profile = calibrate(
             seconds=asked.calibration,
-            images=image is not None,
-            ranking=ranking is not None,
-            sounds=spec.space.sound is not None,
+            kind=spec.space.kind.calibration,
             own=SearchSpace(spec.space).drawn,
         )
         if asked.profile:

@@ -82,7 +82,7 @@ def main() -> None:
         profile = MachineProfile.load(asked.profile)
     else:
         own = SearchSpace(load_run(EXAMPLE).space).drawn
-        profile = calibrate(seconds=asked.calibration, ranking=True, own=own)
+        profile = calibrate(seconds=asked.calibration, kind="ranking", own=own)
         if asked.profile:
             profile.save(asked.profile)
     print(f"calibrated: {profile.checks['prefill']}; {'; '.join(profile.notes) or 'machine quiet'}")

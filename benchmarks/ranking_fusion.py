@@ -53,7 +53,7 @@ def main() -> None:
     if asked.profile and asked.profile.exists():
         profile = MachineProfile.load(asked.profile)
     else:
-        profile = calibrate(seconds=asked.calibration, ranking=True)
+        profile = calibrate(seconds=asked.calibration, kind="ranking")
         if asked.profile:
             profile.save(asked.profile)
     rows = []

@@ -72,9 +72,11 @@ def calibrate(
     needs = NEEDS.get(runtime)
     if needs is not None and find_spec(needs.module) is None:
         raise MissingExtra(needs.module, needs.extra)
-    if images + ranking + sounds > 1:
+    kinds = [name for name, asked in (("images", images), ("ranking", ranking), ("sounds", sounds)) if asked]
+    if len(kinds) > 1:
         raise InputError("calibrate for images, ranking or sounds, one at a time: each has a separate profile")
-    kept = kept_as(runtime, images=images, ranking=ranking, sounds=sounds)
+    kind = "".join(kinds)
+    kept = kept_as(runtime, kind)
     path = Path(out) if out is not None else profile_path(kept, threads)
     try:
         before = saved_profile(kept, threads)
@@ -86,8 +88,7 @@ def calibrate(
     check_output(path)
     profile = calibration.calibrate(
         runtime=runtime, threads=threads, seconds=seconds, on_progress=on_progress,
-        partial=profile_path(kept, threads).with_suffix(".partial.jsonl"),
-        images=images, ranking=ranking, sounds=sounds,
+        partial=profile_path(kept, threads).with_suffix(".partial.jsonl"), kind=kind,
     )  # fmt: skip
     if before is not None and before.thermal is not None:  # keep it, since calibration does not measure it
         profile = replace(profile, thermal=before.thermal)

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from chipwise.core.arguments import public
-from chipwise.design.models.this_machine import is_here, profile_here, read_by, weights_here
+from chipwise.design.models.this_machine import is_here, kind_of, profile_here, weights_here
 from chipwise.design.phases.one_model import layer_losses_on_task, run_of
 from chipwise.errors import InputError, SpecError
 from chipwise.model.arch.arch import ArchSpec
@@ -145,7 +145,7 @@ def explain(
         if is_here(device):
             priced_here(heard if isinstance(heard, ArchSpec) else resolve(heard), images=images, audio_s=sound_s)
             asked["weights"] = weights_here(model, weights)
-            profile = profile_here(runtime or "onnxruntime", threads, **read_by(model))
+            profile = profile_here(runtime or "onnxruntime", threads, kind=kind_of(model))
             case = calibrated_case(named, profile, **asked)
         else:
             asked["runtime"] = runtime or ("torch-compile" if train else None)  # None: the device's default

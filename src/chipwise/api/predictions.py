@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, overload
 from chipwise.core.arguments import public
 from chipwise.core.results import Result, ResultTable, data_frame
 from chipwise.design.models import candidates as ranking
-from chipwise.design.models.this_machine import estimate_here, estimate_on, is_here, profile_here, read_by
+from chipwise.design.models.this_machine import estimate_here, estimate_on, is_here, kind_of, profile_here
 from chipwise.errors import ChipwiseError, DoesNotFit, SpecError, Unsupported, counted
 from chipwise.hardware import datasheet
 from chipwise.hardware.datasheet import DeviceProfile
@@ -340,7 +340,7 @@ def compare(
     names = devices or datasheet.names()
     here = []
     if any(map(is_here, names)):
-        profile_here(runtime or "onnxruntime", **read_by(*models))  # without one there is nothing to compare
+        profile_here(runtime or "onnxruntime", kind=kind_of(*models))  # without one there is nothing to compare
         served = Deployment(device="here", runtime=runtime, weights=weights, kv=kv, tp=tp, pp=pp, ep=ep, dp=dp)
         asked = Request(
             model="", deployment=served, batch=batch, prompt_tokens=prompt, new_tokens=new, images=images

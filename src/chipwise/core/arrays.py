@@ -12,3 +12,5 @@ Float32Array = NDArray[np.float32]
 Float64Array = NDArray[np.float64]
 Number = TypeVar("Number", float, Float64Array)
 """One number, or an array of them, in arguments and result alike."""
+Count = TypeVar("Count", int, NDArray[np.int64])
+"""The same of whole numbers."""

@@ -65,7 +65,7 @@ def test_without_calibration_one_line_says_what_to_run(tmp_path: Path, monkeypat
 @pytest.fixture
 def hearing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CHIPWISE_HOME", str(tmp_path))
-    path = profile_path(kept_as("onnxruntime", sounds=True), 1)
+    path = profile_path(kept_as("onnxruntime", "sounds"), 1)
     path.parent.mkdir(parents=True)
     round_machine().save(path)
 

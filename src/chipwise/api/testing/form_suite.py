@@ -6,7 +6,8 @@ Subclass it in a test module, and return the models to try from ``archs``; pytes
         def archs(self):
             return image_archs()
 
-Decoders, which have a cache, are checked by ``BlockSuite``.
+What sets a kind apart its own suite says, by the attributes and methods that a subclass may override. Decoders, which
+have a cache, are checked by ``BlockSuite``.
 """
 
 from __future__ import annotations
@@ -16,29 +17,30 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from types import ModuleType
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from hypothesis import strategies as st
+from torch import nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
 from chipwise.api.testing.block_suite import TOLERANCE, check_weights, shake
 from chipwise.api.testing.specs import check_each
+from chipwise.core.arrays import AnyArray
 from chipwise.core.dtypes import Size
 from chipwise.errors import SpecError
 from chipwise.model.arch.arch import ArchSpec
-from chipwise.model.arch.design import FUSIONS, USUALLY_FUSED, Design
+from chipwise.model.arch.design import USUALLY_FUSED, Design
 from chipwise.model.arch.ends import Classes
 from chipwise.model.arch.layer import Layer
 from chipwise.model.kinds.denoiser.denoiser import Denoiser
 from chipwise.model.kinds.denoiser.module import draw
-from chipwise.model.kinds.image.stem import ImageStem
 from chipwise.model.kinds.ranking.form import with_candidates
-from chipwise.model.kinds.ranking.stem import RankingStem
-from chipwise.model.kinds.sound.stem import SoundStem
+from chipwise.model.kinds.ranking.stem import FUSIONS, RankingStem
 from chipwise.model.kinds.table import form_of
 from chipwise.model.ops.attention import AttentionOp
 from chipwise.model.ops.elementwise import Elementwise
@@ -54,27 +56,56 @@ from chipwise.model.walk.module import build, module_of
 from chipwise.model.walk.slicing import cuts, kept_layers
 from chipwise.model.walk.weights import weight_shapes
 
-FUSED = ((), USUALLY_FUSED, FUSIONS)  # nothing, what is usual, and all
 INT8_TOLERANCE = 0.1  # share of the outputs' spread, since int8 kernels round activations too
 NORMS = {"LayerNormalization", "SimplifiedLayerNormalization", "SkipSimplifiedLayerNormalization"}
-NODES: tuple[tuple[type | tuple[type, ...], set[str]], ...] = (
+Inputs = tuple[torch.Tensor, ...]
+Pairs = Iterator[tuple[AnyArray, AnyArray]]
+Nodes = tuple[tuple[type | tuple[type, ...], set[str]], ...]
+NODES: Nodes = (
     (AttentionOp, {"MultiHeadAttention"}),
     (RequestAttentionOp, {"FusedMatMul"}),
     (ConvOp, {"Conv"}),
     (PoolOp, {"ReduceMean"}),
 )
-FURTHER = (((EmbeddingOp, EmbeddingBagOp), {"Gather"}), (NormOp, NORMS))  # for models without windowed attention
-FUNCTIONS = (("sigmoid", "Sigmoid"), ("split", "Split"), ("pad", "Pad"))  # for audio models
+ALL_NODES: Nodes = (*NODES, ((EmbeddingOp, EmbeddingBagOp), {"Gather"}), (NormOp, NORMS))  # without windowed attention
 
 
 class FormSuite:
     """The checks; each runs on ``examples`` models from :meth:`archs`."""
 
     examples = 12
+    nodes = NODES  # the ONNX operators of operators that are counted
+    functions: tuple[tuple[str, str], ...] = ()  # those of elementwise functions
+    exact = True  # whether torch computes no more than lowering counts, or positions that are dropped
+    shares = True  # whether smaller models are cut from larger ones, or refused
 
     def archs(self) -> st.SearchStrategy[ArchSpec]:
         """The models to test, all of one kind."""
         raise NotImplementedError("override `archs`")
+
+    def counted(self, arch: ArchSpec, batch: int) -> tuple[ArchSpec, Size]:
+        """A model like ``arch`` of which torch computes what lowering lists, and FLOPs that it computes besides.
+
+        Torch computes all positions to the end, while lowering drops some. So classes are told by the mean.
+        """
+        head = arch.head
+        return replace(arch, head=replace(head, pooling="mean")) if self.exact and isinstance(
+            head, Classes
+        ) else arch, 0
+
+    def designs(self, arch: ArchSpec) -> list[Design]:
+        """Variants of a model to export."""
+        return [Design(arch=arch)]
+
+    def requests(self, arch: ArchSpec) -> ArchSpec:
+        """The model for the requests whose outputs are compared."""
+        return arch
+
+    def runs(self, path: Path, arch: ArchSpec, model: nn.Module, inputs: Inputs, expected: AnyArray) -> Pairs:
+        """Pairs of an exported file's outputs and the expected ones, for one request and for three."""
+        for batch in (1, 3):
+            given = _runtime().OnnxClassifier(path, batch=batch).prefill(*(each[:batch].numpy() for each in inputs))
+            yield given, expected[:batch]
 
     def _each(self, check: Callable[[ArchSpec], None]) -> None:
         check_each(check, self.archs(), examples=self.examples)
@@ -85,15 +116,137 @@ class FormSuite:
 
     def test_flops_agree(self) -> None:
         """The operators' FLOPs equal those that torch counts, except if only some positions reach the end."""
-        self._each(check_flops)
+        self._each(self.check_flops)
 
     def test_exported_graphs_agree(self) -> None:
         """The ONNX graph gives the module's outputs and has the operators that lowering says."""
-        self._each(check_export)
+        self._each(self.check_export)
 
     def test_slices_agree(self) -> None:
         """Weights cut from a larger model keep its values, or cutting is refused with a one-line error."""
-        self._each(check_slice)
+        self._each(check_slice if self.shares else check_refused)
+
+    def check_flops(self, arch: ArchSpec, batch: int = 2) -> None:
+        """Asserts that lowering counts the same products, convolutions and attention as torch."""
+        whole, besides = self.counted(arch, batch)
+        model = shaken(whole, seed=0)
+        with torch.no_grad(), sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter:
+            model(*inputs_of(arch, batch=batch))
+        listed, found = _listed_flops(whole, batch) + besides, counter.get_total_flops()
+        assert listed == found if self.exact else listed <= found
+        assert _listed_flops(arch, batch) <= listed
+
+    def check_export(self, arch: ArchSpec, tolerance: float = TOLERANCE) -> None:
+        """Asserts that the exported graph gives the module's outputs, for several batches; roughly for int8.
+
+        Also that it has one node for each product, convolution, attention, mean, table and norm that lowering lists.
+        """
+        import onnx
+
+        from chipwise.deploy.export.onnx import export
+
+        model, inputs = shaken(arch, seed=0), inputs_of(self.requests(arch), batch=3)
+        with torch.no_grad():
+            expected = model(*inputs).numpy()
+        weights = {name: value.numpy() for name, value in model.state_dict().items()}
+        with TemporaryDirectory() as folder:
+            for design in self.designs(arch):
+                path = export(design, weights, Path(folder) / "model.onnx")
+                for found, wanted in self.runs(path, arch, model, inputs, expected):
+                    if design.weights == "fp32":
+                        np.testing.assert_allclose(found, wanted, atol=tolerance, rtol=tolerance)
+                    else:
+                        near = INT8_TOLERANCE * max(1.0, float(np.abs(expected).max()))
+                        assert np.abs(found - wanted).mean() < near
+                if design.weights == "fp32":
+                    names = [node.op_type for node in onnx.load(path).graph.node]
+                    self._check_nodes(names, lower(design, Workload(), Phase.PREFILL))
+
+    def _check_nodes(self, names: list[str], graph: OpGraph) -> None:
+        def listed(kind: type | tuple[type, ...]) -> int:
+            return sum(isinstance(placed.op, kind) for placed in graph)
+
+        scores = listed(RequestAttentionOp)  # the product with the values is a separate node
+        assert names.count("MatMul") == listed(Matmul) + scores
+        for kind, operators in self.nodes:
+            assert listed(kind) == sum(name in operators for name in names), kind
+        for function, operator in self.functions:
+            made = (placed.op for placed in graph if isinstance(placed.op, Elementwise))
+            assert sum(op.function == function for op in made) == names.count(operator), function
+
+
+class QuestionSuite(FormSuite):
+    """For models that answer questions about images, of which lowering drops positions that torch computes."""
+
+    exact = shares = False
+
+
+class SoundSuite(FormSuite):
+    """For models that transcribe: also rounded to int8, since a sound has few positions."""
+
+    nodes = ALL_NODES
+    functions = (("sigmoid", "Sigmoid"), ("split", "Split"), ("pad", "Pad"))
+    shares = False
+
+    def designs(self, arch: ArchSpec) -> list[Design]:
+        """In int8 and in FP32."""
+        return [Design(arch=arch, weights="int8"), Design(arch=arch)]
+
+
+class DenoiserSuite(FormSuite):
+    """For denoisers: a pass, and images after several steps."""
+
+    nodes = ALL_NODES
+
+    def runs(self, path: Path, arch: ArchSpec, model: Any, inputs: Inputs, expected: AnyArray) -> Pairs:
+        """The velocity, and drawn images."""
+        from chipwise.deploy.runtimes.onnx_session import load
+        from chipwise.deploy.runtimes.onnxruntime_denoiser import OnnxDenoiser
+
+        head = arch.head_as(Denoiser)
+        images, times, labels = (each.numpy() for each in inputs)
+        feeds = {"image": images, "label": labels, "time": times[:, None]}
+        yield load(path, threads=1)[0].run(["velocity"], feeds)[0], expected
+        drawn = draw(model, inputs[0], inputs[2], head).numpy()
+        yield OnnxDenoiser(path, batch=3).draw(images, labels) / 10, drawn / 10
+
+
+class RankingSuite(FormSuite):
+    """For ranking models: several numbers of candidates, int8, and every kind of fusion."""
+
+    nodes = ALL_NODES
+
+    def counted(self, arch: ArchSpec, batch: int) -> tuple[ArchSpec, Size]:
+        """The model with one more attention, of which lowering leaves out the history's scores, values and output."""
+        stem = arch.stem_as(RankingStem)
+        last = next(layer.attention for layer in reversed(arch.layers) if layer.attention is not None)
+        besides = batch * stem.history * last.query_width * (4 * stem.history + 2 * arch.d_model)
+        return replace(arch, layers=(*arch.layers, Layer(attention=last, ffn=None))), besides
+
+    def designs(self, arch: ArchSpec) -> list[Design]:
+        """In int8; and with nothing fused, what is usual, and all."""
+        fused = (Design(arch=arch, fused=names) for names in ((), USUALLY_FUSED, FUSIONS))
+        return [Design(arch=arch, weights="int8"), *fused]
+
+    def requests(self, arch: ArchSpec) -> ArchSpec:
+        """Of 9 candidates."""
+        return with_candidates(arch, 9)
+
+    def runs(self, path: Path, arch: ArchSpec, model: nn.Module, inputs: Inputs, expected: AnyArray) -> Pairs:
+        """Scores of one request and of three, and of fewer candidates."""
+        for batch, count in ((1, 9), (3, 4), (3, 1)):
+            given = inputs[0].numpy()[:batch, : arch.stem_as(RankingStem).history + count]
+            yield _runtime().OnnxRanker(path, batch=batch, candidates=count).prefill(given), expected[:batch, :count]
+
+    def test_candidates_do_not_see_one_another(self) -> None:
+        """Candidates get the same scores as one by one, and the history does not attend to them."""
+        self._each(check_alone)
+
+
+def _runtime() -> ModuleType:
+    from chipwise.deploy.runtimes import onnxruntime
+
+    return onnxruntime
 
 
 def shaken(arch: ArchSpec, *, seed: int) -> Any:
@@ -104,7 +257,7 @@ def shaken(arch: ArchSpec, *, seed: int) -> Any:
     return shake(build(arch, seed=seed), seed=seed + 1, by=0.2)
 
 
-def inputs_of(arch: ArchSpec, *, batch: int, seed: int = 0) -> tuple[torch.Tensor, ...]:
+def inputs_of(arch: ArchSpec, *, batch: int, seed: int = 0) -> Inputs:
     """Random inputs of a model's module, so many at once."""
     found = form_of(arch).inputs(arch, np.random.default_rng(seed), batch)
     return tuple(torch.from_numpy(each) for each in found)
@@ -113,28 +266,6 @@ def inputs_of(arch: ArchSpec, *, batch: int, seed: int = 0) -> tuple[torch.Tenso
 def check_parameters(arch: ArchSpec) -> None:
     """Asserts that the module of ``arch`` has the parameters, names and shapes that its spec says."""
     check_weights(module_of, arch)
-
-
-def check_flops(arch: ArchSpec, *, batch: int = 2) -> None:
-    """Asserts that lowering counts the same products, convolutions and attention as torch.
-
-    Torch computes all positions to the end, while lowering drops some. So images are pooled by the mean, and ranking
-    models are counted with one more attention, of which lowering leaves out only the history's scores, values and
-    output.
-    """
-    whole, left_out = arch, 0
-    if isinstance(arch.stem, RankingStem):
-        last = next(layer.attention for layer in reversed(arch.layers) if layer.attention is not None)
-        whole = replace(arch, layers=(*arch.layers, Layer(attention=last, ffn=None)))
-        left_out = batch * arch.stem.history * last.query_width * (4 * arch.stem.history + 2 * arch.d_model)
-    elif isinstance(arch.head, Classes) and not arch.stem.asks:
-        whole = replace(arch, head=replace(arch.head, pooling="mean"))
-    model = shaken(whole, seed=0)
-    with torch.no_grad(), sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter:
-        model(*inputs_of(arch, batch=batch))
-    listed, found = _listed_flops(whole, batch) + left_out, counter.get_total_flops()
-    assert listed <= found if arch.stem.asks else listed == found
-    assert _listed_flops(arch, batch) <= listed
 
 
 def _listed_flops(arch: ArchSpec, batch: int) -> Size:
@@ -156,81 +287,6 @@ def product_flops(graph: OpGraph) -> Size:
     return total
 
 
-def check_export(arch: ArchSpec, *, tolerance: float = TOLERANCE) -> None:
-    """Asserts that the exported graph gives the module's outputs, for one request and for three; roughly for int8.
-
-    Also that it has one node for each product, convolution, attention, mean, table and norm that lowering lists.
-    """
-    import onnx
-
-    from chipwise.deploy.export.onnx import export
-
-    model, served = shaken(arch, seed=0), arch
-    if isinstance(arch.stem, RankingStem):
-        served = with_candidates(arch, 9)
-    inputs = inputs_of(served, batch=3)
-    with torch.no_grad():
-        expected = model(*inputs).numpy()
-    weights = {name: value.numpy() for name, value in model.state_dict().items()}
-    with TemporaryDirectory() as folder:
-        for design in _designs(arch):
-            path = export(design, weights, Path(folder) / "model.onnx")
-            for found, wanted in _runs(path, arch, model, inputs, expected):
-                if design.weights == "fp32":
-                    np.testing.assert_allclose(found, wanted, atol=tolerance, rtol=tolerance)
-                else:
-                    near = INT8_TOLERANCE * max(1.0, float(np.abs(expected).max()))
-                    assert np.abs(found - wanted).mean() < near
-            if design.weights == "fp32":
-                names = [node.op_type for node in onnx.load(path).graph.node]
-                _check_nodes(arch, names, lower(design, Workload(), Phase.PREFILL))
-
-
-def _designs(arch: ArchSpec) -> list[Design]:
-    """Variants of a model to export: int8 for few positions, and every kind of fusion."""
-    if isinstance(arch.stem, RankingStem):
-        return [Design(arch=arch, weights="int8"), *(Design(arch=arch, fused=names) for names in FUSED)]
-    rounded = [Design(arch=arch, weights="int8")] if isinstance(arch.stem, SoundStem) else []
-    return [*rounded, Design(arch=arch)]
-
-
-def _runs(path: Path, arch: ArchSpec, model: Any, inputs: Any, expected: Any) -> Iterator[tuple[Any, Any]]:
-    """Pairs of a file's outputs and the expected ones, for several batches, candidates and denoising steps."""
-    from chipwise.deploy.runtimes.onnx_session import load
-    from chipwise.deploy.runtimes.onnxruntime import OnnxClassifier, OnnxRanker
-    from chipwise.deploy.runtimes.onnxruntime_denoiser import OnnxDenoiser
-
-    arrays = [each.numpy() for each in inputs]
-    if isinstance(arch.stem, RankingStem):
-        for batch, count in ((1, 9), (3, 4), (3, 1)):
-            given = arrays[0][:batch, : arch.stem.history + count]
-            yield OnnxRanker(path, batch=batch, candidates=count).prefill(given), expected[:batch, :count]
-    elif isinstance(arch.head, Denoiser):
-        images, times, labels = arrays
-        feeds = {"image": images, "label": labels, "time": times[:, None]}
-        yield load(path, threads=1)[0].run(["velocity"], feeds)[0], expected
-        drawn = draw(model, inputs[0], inputs[2], arch.head).numpy()
-        yield OnnxDenoiser(path, batch=3).draw(images, labels) / 10, drawn / 10  # after several steps
-    else:
-        for batch in (1, 3):
-            given = OnnxClassifier(path, batch=batch).prefill(*(each[:batch] for each in arrays))
-            yield given, expected[:batch]
-
-
-def _check_nodes(arch: ArchSpec, names: list[str], graph: OpGraph) -> None:
-    def listed(kind: type | tuple[type, ...]) -> int:
-        return sum(isinstance(placed.op, kind) for placed in graph)
-
-    scores = listed(RequestAttentionOp)  # the product with the values is a separate node
-    assert names.count("MatMul") == listed(Matmul) + scores
-    squares = not isinstance(arch.head, Denoiser) and not isinstance(arch.stem, RankingStem | SoundStem)
-    for kind, operators in (*NODES, *(() if squares else FURTHER)):
-        assert listed(kind) == sum(name in operators for name in names), kind
-    for function, operator in FUNCTIONS if isinstance(arch.stem, SoundStem) else ():
-        made = (placed.op for placed in graph if isinstance(placed.op, Elementwise))
-        assert sum(op.function == function for op in made) == names.count(operator), function
-
-
 def check_alone(arch: ArchSpec, *, tolerance: float = TOLERANCE) -> None:
     """Asserts that candidates get the same scores as one by one, and that the history does not attend to them."""
     model, (requests,) = shaken(arch, seed=0), inputs_of(arch, batch=2)
@@ -242,15 +298,14 @@ def check_alone(arch: ArchSpec, *, tolerance: float = TOLERANCE) -> None:
             torch.testing.assert_close(model(one)[:, 0], together[:, number], atol=tolerance, rtol=tolerance)
 
 
-def check_slice(arch: ArchSpec) -> None:
-    """Asserts that weights cut from a larger model fit ``arch`` and keep the larger model's values.
+def check_refused(arch: ArchSpec) -> None:
+    """Asserts that models of this kind are not cut from one another."""
+    with pytest.raises(SpecError, match="share no weights"):
+        cuts(arch, arch)
 
-    Visual-question and speech models cannot be cut, and must be refused.
-    """
-    if arch.stem.asks or isinstance(arch.stem, SoundStem):
-        with pytest.raises(SpecError, match="share no weights"):
-            cuts(arch, arch)
-        return
+
+def check_slice(arch: ArchSpec) -> None:
+    """Asserts that weights cut from a larger model fit ``arch`` and keep the larger model's values."""
     whole = wider(arch)
     weights = dict(shaken(whole, seed=0).state_dict())
     found = {name: cut.of(weights) for name, cut in cuts(arch, whole).items()}
@@ -273,9 +328,9 @@ def wider(arch: ArchSpec) -> ArchSpec:
 
 
 def _wider_stem(stem: Any) -> Any:
-    if isinstance(stem, ImageStem):
-        return replace(stem, convs=tuple(channels + 2 for channels in stem.convs))
-    return replace(stem, width=stem.width + 2 if stem.width else 0)
+    convs, width = getattr(stem, "convs", ()), getattr(stem, "width", 0)
+    changes = {"convs": tuple(channels + 2 for channels in convs)} if convs else {}
+    return replace(stem, **(changes | ({"width": width + 2} if width else {})))
 
 
 def _wider(layer: Layer) -> Layer:

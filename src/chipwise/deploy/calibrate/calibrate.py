@@ -17,6 +17,7 @@ from pathlib import Path
 import psutil
 
 from chipwise.core.statistics import own_speed
+from chipwise.deploy.calibrate.kinds import CALIBRATED, LARGE_WORKLOAD, Calibrated, Draw
 from chipwise.deploy.calibrate.learning import (
     LEAST_MODELS,
     Observed,
@@ -35,10 +36,6 @@ from chipwise.deploy.calibrate.random_models import (
     WEIGHTS,
     export_nearest,
     large_designs,
-    random_classifiers,
-    random_designs,
-    random_rankers,
-    random_transcribers,
 )
 from chipwise.deploy.export.exporters import check_exporter
 from chipwise.deploy.measure.drift import drift
@@ -48,25 +45,18 @@ from chipwise.deploy.measure.store import Stored
 from chipwise.deploy.measure.verdict import LIMITS
 from chipwise.errors import InputError, Unsupported
 from chipwise.hardware.detect import detect
-from chipwise.hardware.device import LARGE_BYTES, MachineProfile, MemoryCost, PassCost, Tail
+from chipwise.hardware.device import MachineProfile, MemoryCost, PassCost, Tail
 from chipwise.model.arch.design import Design
-from chipwise.model.kinds.ranking.stem import RankingStem
-from chipwise.model.ops.workload import Phase, Workload
+from chipwise.model.ops.workload import Phase
 
 Progress = Callable[[str, float], None]
-Draw = Callable[[int, int], list[Design]]
 DEFAULT_S = 75.0
 LARGE_FROM_S = 60.0  # shorter calibrations measure small models only
 LARGE_S = 32.0  # time for large matrices and large models together
 CASES_S = 16.0  # time for small graphs
 MODEL_S = 1.4  # time for one small model: starting, warming up, timing
 ENOUGH = 2 / 3  # share of the models; if this many ran on an undisturbed machine, the others are ignored
-PASSES_S = 0.5  # timing of a model that answers in one pass
 MODELS = {"with nodes": (12, 120), "alone": (60, 96)}  # fewest and most small models
-PROMPTS = (64, 64, 24, 128)  # prompt lengths used in turn if only whole models are measured
-NEW_TOKENS = 64
-BATCHES = (1, 8, 32, 128, 512)  # requests of one candidate each, used in turn
-LARGE_WORKLOAD = Workload(prompt_tokens=32, new_tokens=24)
 NODES_TIMED = ("onnxruntime", "fake")  # runtimes whose nodes are timed in ONNX Runtime (fake is a test double)
 IMAGES_TIMED = ("onnxruntime", "fake")  # runtimes that can run image classifiers
 LOADING_COPIES = 5  # copies of the weights that may be in memory while a model is exported and loaded
@@ -81,9 +71,7 @@ def calibrate(
     on_progress: Progress | None = None,
     base: MachineProfile | None = None,
     partial: Path | None = None,
-    images: bool = False,
-    ranking: bool = False,
-    sounds: bool = False,
+    kind: str = "",
     own: Draw | None = None,
 ) -> MachineProfile:
     """Measures this machine and returns its profile.
@@ -97,11 +85,9 @@ def calibrate(
         on_progress: Called with the name of the step and the share done.
         base: A profile of this machine whose node rates are used instead of timing nodes.
         partial: A file for intermediate results, from which a stopped calibration continues.
-        images: Calibrate for image classifiers: also their nodes, and whole models that read images instead of tokens.
-        ranking: Calibrate for ranking models in the same way.
-        sounds: Calibrate for models of sound in the same way.
+        kind: The models to calibrate for, a key of ``CALIBRATED`` (``kinds.py``); empty for text models.
         own: Samples models like those to be predicted, such as designs of a search's space, given a count and a seed.
-            They replace all random models; with ``ranking`` they replace every second one, and the others rank one
+            They replace all random models; of ranking models they replace every second one, and the others rank one
             candidate per request in large batches.
 
     Raises:
@@ -116,33 +102,27 @@ def calibrate(
         raise InputError(f"seconds: calibration takes a positive, finite time, not {seconds}")
     tell = on_progress or (lambda step, share: None)
     nodes = base is not None or runtime in NODES_TIMED
-    large = seconds >= LARGE_FROM_S and runtime != "fake" and not (images or ranking or sounds)
-    if (images or ranking or sounds) and runtime not in IMAGES_TIMED:
-        kind = "image classifiers" if images else "ranking models" if ranking else "models of sound"
-        raise Unsupported(f"{kind} are measured in {IMAGES_TIMED[0]}, not in {runtime}")
+    timed = CALIBRATED[kind]
+    large = seconds >= LARGE_FROM_S and runtime != "fake" and timed.text
+    if not timed.text and runtime not in IMAGES_TIMED:
+        raise Unsupported(f"{timed.models} are measured in {IMAGES_TIMED[0]}, not in {runtime}")
     blank = blank_profile(runtime, threads)
     kept = Partial(partial, runtime=runtime, threads=threads)
     if base is not None:
         blank = replace(blank, terms=base.terms, curves=base.curves)
     elif nodes:
-        wanted = cases(large=large, images=images, ranking=ranking, sounds=sounds)
+        wanted = cases(timed.cases(), large=large)
         terms, curves = fit_terms(time_cases(wanted, threads=threads, on_progress=tell, partial=kept))
         blank = replace(blank, terms=terms, curves=curves)
     left_s = seconds - (CASES_S if nodes and base is None else 0.0) - (LARGE_S if large else 0.0)
     least, most = MODELS["with nodes" if nodes else "alone"]
-    random = random_classifiers if images else random_rankers if ranking else random_transcribers if sounds else None
-    draw = random or random_designs
     count = min(most, max(least, round(left_s / MODEL_S)))
-    if own is None:
-        designs = draw(count, seed=seed)
-    elif ranking:  # random models that rank one candidate per request
-        designs = random_rankers(3 * count, seed=seed)[::3]
-        designs[1::2] = own(count // 2, seed)
-    else:
-        designs = own(count, seed)
+    designs = timed.draw(count, seed=seed) if own is None else timed.with_own(own, count, seed)
     if large:
         designs += [design for design in large_designs() if _has_room(design)]
-    measured = measure_models(designs, runtime=runtime, threads=threads, vary=not nodes, on_progress=tell, partial=kept)
+    measured = measure_models(
+        designs, timed, runtime=runtime, threads=threads, vary=not nodes, on_progress=tell, partial=kept
+    )
     found = fit_profile(blank, measured)
     kept.remove()
     return found
@@ -239,6 +219,7 @@ def own_reference_of(found: Measurement) -> Mapping[str, float]:
 
 def measure_models(
     designs: Sequence[Design],
+    timed: Calibrated,
     *,
     runtime: str,
     threads: int,
@@ -259,7 +240,7 @@ def measure_models(
             name = f"{turn} {i} {vary} {designs[i].arch.digest} {designs[i].weights}"
             found = kept.restored(name, _restored)
             if found is None:
-                found = _measured(designs[i], i, Path(folder), runtime=runtime, threads=threads, vary=vary)
+                found = _measured(designs[i], i, Path(folder), timed, runtime=runtime, threads=threads, vary=vary)
                 kept.put(name, _kept(found))
             return found
 
@@ -285,31 +266,13 @@ def _restored(data: object) -> Sample | None:
     return None if found.design is None else Sample(design=found.design, measured=found.measurement)
 
 
-def _measured(wanted: Design, number: int, folder: Path, *, runtime: str, threads: int, vary: bool) -> Sample:
+def _measured(
+    wanted: Design, number: int, folder: Path, timed: Calibrated, *, runtime: str, threads: int, vary: bool
+) -> Sample:
     """The ``number``-th design of a calibration, or the nearest that ``runtime`` supports, measured."""
     design, path = export_nearest(runtime, wanted, folder)
-    prompt = PROMPTS[number % len(PROMPTS)] if vary else PROMPTS[0]
-    workload, repeats, prefills, seconds = Workload(prompt_tokens=prompt, new_tokens=NEW_TOKENS), 126, 12, 0.3
-    if isinstance(design.arch.stem, RankingStem):
-        # In large batches too, with one candidate per request: candidates that are ranked one by one.
-        batch = BATCHES[number % len(BATCHES)] if design.arch.stem.candidates == 1 else 1
-        repeats = prefills = 100 if batch < 128 else 12
-        workload, seconds = Workload(prompt_tokens=1, new_tokens=1, batch=batch), PASSES_S
-    elif not design.arch.reads_tokens:
-        workload, seconds = Workload(prompt_tokens=design.arch.request_tokens, new_tokens=1), PASSES_S
-        repeats = prefills = 200
-    elif stored_bytes(design, workload) > LARGE_BYTES:
-        workload, repeats, prefills = LARGE_WORKLOAD, 46, 5
-    found = measure(
-        path,
-        workload,
-        runtime=runtime,
-        threads=threads,
-        repeats=repeats,
-        prefills=prefills,
-        seconds=seconds,
-        attempts=1,
-    )
+    how = timed.timing(design, number, vary)._asdict()
+    found = measure(path, runtime=runtime, threads=threads, attempts=1, **how)
     path.unlink()
     return Sample(design=design, measured=found)
 

@@ -7,7 +7,7 @@ process (``python -m chipwise.deploy.calibrate.microbench``): requests and resul
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import get_args
 
@@ -18,10 +18,9 @@ from chipwise.core.statistics import own_speed
 from chipwise.core.workers import Message, Report, serve
 from chipwise.deploy.calibrate.microbench_ranking import (
     RANKING_KINDS,
-    ranking_cases,
     ranking_op,
 )
-from chipwise.deploy.calibrate.microbench_sound import SOUND_KINDS, sound_cases, sound_op
+from chipwise.deploy.calibrate.microbench_sound import SOUND_KINDS, sound_op
 from chipwise.deploy.measure import sensors
 from chipwise.model.blocks.conv.lower import lower as lower_conv
 from chipwise.model.ops.attention import AttentionOp
@@ -122,21 +121,18 @@ FUNCTIONS: Mapping[str, Function] = {name: name for name in get_args(Function)}
 IMAGE_KINDS = ("attention.full", "attention.biased", "conv.image", "pool", "split", "transpose", "pad")
 
 
-def cases(*, large: bool = False, images: bool = False, ranking: bool = False, sounds: bool = False) -> list[Case]:
+def cases(own: Iterable[Case] = (), *, large: bool = False) -> list[Case]:
     """All cases of one calibration, small sizes first.
 
     Args:
+        own: Cases for nodes that only models of one kind have.
         large: Include matrices that exceed the caches.
-        images: Include nodes that only image classifiers have.
-        ranking: Include nodes that only ranking models have.
-        sounds: Include nodes that only models of sound have.
     """
-    further = ranking_cases() if ranking else sound_cases() if sounds else ()
-    own = _image_cases() if images else (Case(**fields) for fields in further)
     return [*_matmul_cases(), *_attention_cases(), *_other_cases(), *own, *(_large_cases() if large else ())]
 
 
-def _image_cases() -> Iterator[Case]:
+def image_cases() -> Iterator[Case]:
+    """Nodes that only image classifiers have."""
     for rows, heads, head_size in (
         (5, 1, 16), (5, 4, 16), (17, 1, 32), (17, 4, 16), (17, 2, 64), (50, 1, 16), (50, 2, 32), (50, 4, 64),
         (50, 8, 16), (16, 2, 16), (65, 4, 32), (101, 2, 16), (197, 1, 16), (197, 2, 32), (197, 4, 64),

@@ -90,7 +90,8 @@ def holding(arch: ArchSpec) -> list[str]:
     """File formats that can represent a model of this architecture, from ``FORMATS``."""
     with suppress(Unsupported):
         require_built(arch, work="exported")
-        found = ["onnx"] if form_of(arch).modelling is None else ["hf", "onnx"]
+        form = form_of(arch)
+        found = ["onnx"] if form.modelling is None else ["hf", "onnx"]
         with suppress(Unsupported):
             layout(arch)
             found.append("gguf")

@@ -266,10 +266,9 @@ def _require_labels(item: Stored, place: str) -> None:
         raise error.inside(file=place) from None
 
 
-def kept_as(runtime: str, *, images: bool = False, ranking: bool = False, sounds: bool = False) -> str:
-    """Name of the profile for models of one kind; for tokens by default."""
-    kind = "images" if images else "ranking" if ranking else "sounds" if sounds else None
-    return runtime if kind is None else f"{runtime}-{kind}"
+def kept_as(runtime: str, kind: str) -> str:
+    """Name of the profile for models of one kind: ``images``, ``ranking``, ``sounds``; empty: for those of text."""
+    return f"{runtime}-{kind}" if kind else runtime
 
 
 def profile_path(runtime: str, threads: int) -> Path:

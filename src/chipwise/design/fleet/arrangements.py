@@ -142,12 +142,12 @@ def has_experts(arch: ArchSpec) -> bool:
 
 def copies_share(arch: ArchSpec) -> bool:
     """Whether data-parallel copies share anything: experts, or a ranker's tables. Others are replicas."""
-    return has_experts(arch) or form_of(arch).tables_shared
+    return any(_shared(arch))
 
 
-def positions_of(arch: ArchSpec) -> int | None:
-    """Positions of a model for the text of a request; None if requests are images or sound."""
-    return arch.max_tokens if arch.reads == "token" and arch.sound_s is None else None
+def _shared(arch: ArchSpec) -> tuple[bool, bool]:
+    """Whether copies share experts, and whether they share tables."""
+    return has_experts(arch), form_of(arch).tables_shared
 
 
 def check_positions(arch: ArchSpec, prompt: int, new: int, *, field: str) -> None:
@@ -156,10 +156,9 @@ def check_positions(arch: ArchSpec, prompt: int, new: int, *, field: str) -> Non
     Raises:
         SpecError: The request is too long.
     """
-    most = positions_of(arch)
-    if most is not None and prompt + new > most:
+    if arch.context is not None and prompt + new > arch.context:
         asked = f"{prompt:,} + {new:,}" if new else f"{prompt:,}"
-        raise SpecError(f"{asked} tokens exceed the context of {arch.name}, {most:,}", field=field)
+        raise SpecError(f"{asked} tokens exceed the context of {arch.name}, {arch.context:,}", field=field)
 
 
 @lru_cache(maxsize=64)
@@ -169,4 +168,4 @@ def _sort(model: str) -> tuple[bool, bool, bool]:
         arch = resolve(model)
     except ChipwiseError:
         return False, False, False  # reported for each arrangement, with the reason
-    return has_experts(arch), form_of(arch).tables_shared, arch.reads != "token"
+    return *_shared(arch), arch.reads != "token"

@@ -14,7 +14,7 @@ from statistics import NormalDist
 import numpy as np
 
 from chipwise.core.statistics import Z90
-from chipwise.design.fleet.arrangements import Arrangement, check_positions, positions_of
+from chipwise.design.fleet.arrangements import Arrangement, check_positions
 from chipwise.design.fleet.question import FleetKind, FleetQuestion
 from chipwise.errors import ChipwiseError, DoesNotFit, SpecError, Unsupported, counted
 from chipwise.hardware import instances
@@ -127,16 +127,8 @@ class Evaluator:
     def __init__(self, question: FleetQuestion, known: Mapping[str, Mapping[str, float]] | None = None) -> None:
         arch = resolve(question.model)
         _check(question, arch)
-        self.context = positions_of(arch)
-        if arch.reads != "token":  # an image, or a history with candidates, is one request
-            whole = [
-                replace(each, prompt_tokens=1, new_tokens=0, spread=0.0, shared_tokens=0) for each in question.classes
-            ]
-            question = replace(question, classes=tuple(whole))
-        elif not arch.causal:  # an encoder without generation
-            classes = tuple(replace(each, new_tokens=0) for each in question.classes)
-            question = replace(question, classes=classes)
-        self.question = question
+        self.context = arch.context
+        self.question = question = replace(question, classes=tuple(each.as_read(arch) for each in question.classes))
         self.known: dict[str, dict[str, float]] = {key: dict(value) for key, value in (known or {}).items()}
         self.replays = 0
         self._loads: dict[int, Load] = {}

@@ -7,11 +7,11 @@ from pathlib import Path
 
 from chipwise.core import units
 from chipwise.core.fields import whole_number
-from chipwise.design.fleet.arrangements import check_positions, positions_of
+from chipwise.design.fleet.arrangements import check_positions
 from chipwise.design.fleet.question import rate_of
 from chipwise.errors import SpecError, counted
 from chipwise.model.arch.arch import ArchSpec
-from chipwise.predict.load.load import WHOLE_INPUT, Arrivals, Load, RequestClass, describe_arrivals, generate_load
+from chipwise.predict.load.load import Arrivals, Load, RequestClass, describe_arrivals, generate_load
 from chipwise.predict.load.traces import read_trace
 
 
@@ -65,12 +65,10 @@ class OfferedLoad:
 
     def requests_of(self, arch: ArchSpec) -> RequestClass:
         """The requests as ``arch`` reads them: those of a model without text input are one whole input each."""
-        if not arch.reads_tokens:
-            return RequestClass(prompt_tokens=1, new_tokens=0, prefixes=self.prefixes)
         return RequestClass(
-            prompt_tokens=self.prompt, new_tokens=self.new if arch.causal else 0, spread=self.spread,
+            prompt_tokens=self.prompt, new_tokens=self.new, spread=self.spread,
             shared_tokens=self.shared_tokens, prefixes=self.prefixes,
-        )  # fmt: skip
+        ).as_read(arch)  # fmt: skip
 
     def loads(self, arch: ArchSpec) -> list[Load]:
         """One load per seed for ``arch``, cut to its context length.
@@ -78,7 +76,7 @@ class OfferedLoad:
         Raises:
             SpecError: The requests exceed the context, the trace is damaged, or a field is out of range.
         """
-        longest, each = positions_of(arch), self.requests_of(arch)
+        longest, each = arch.context, self.requests_of(arch)
         if self.trace is not None:
             return [read_trace(self.trace, longest=longest)[0]]
         check_positions(arch, each.prompt_tokens, each.new_tokens, field="prompt")
@@ -94,7 +92,7 @@ class OfferedLoad:
 
     def describe(self, arch: ArchSpec, first: Load) -> str:
         """Describes the load in words, for the page; ``first`` is the first of :meth:`loads`."""
-        each = self.requests_of(arch).describe() if arch.reads_tokens else WHOLE_INPUT
+        each = self.requests_of(arch).describe()
         if self.trace is not None:
             return f"the {counted(len(first), 'request')} of {self.trace}"
         if self.clients is not None:

@@ -15,7 +15,7 @@ from chipwise.design.fleet.question import above_zero
 from chipwise.design.fleet.simulating import ReplicaGroup, Simulation, simulated
 from chipwise.errors import SpecError, counted
 from chipwise.model.arch.arch import ArchSpec
-from chipwise.predict.load.load import Load
+from chipwise.predict.load.load import Load, RequestClass
 from chipwise.predict.load.policy import NGRAM, Policy, Speculation, policy_of
 from chipwise.predict.served.deployment import Deployment
 from chipwise.predict.served.request import Request, Resolved, resolved
@@ -154,15 +154,13 @@ def simulate_model(
     offered = load if isinstance(load, OfferedLoad) else None
     batch = 12 * deployment.pp * deployment.dp
     request = Request(model=model, deployment=deployment, batch=batch)
-    if offered is not None:
-        request = replace(request, prompt_tokens=offered.prompt, new_tokens=max(offered.new, 1))
     found = resolved(request)
     arch, policy = found.setting.arch, scheduling.policy(found)
     if deployment.dp > 1 and not copies_share(arch):
         said = f"replicas of {arch.name} share neither experts nor tables; use replicas={deployment.dp} instead"
         raise SpecError(said, field="dp")
-    if not arch.reads_tokens:  # one request is an image, or a history with candidates
-        request = replace(request, prompt_tokens=1, new_tokens=1)
+    each = RequestClass().as_read(arch) if offered is None else offered.requests_of(arch)
+    request = replace(request, prompt_tokens=each.prompt_tokens, new_tokens=max(each.new_tokens, 1))
     loads = [load] if isinstance(load, Load) else load.loads(arch)
     first = ReplicaGroup(request=request, policy=policy, step_scale=scheduling.step_scale)
     return simulated(

@@ -11,7 +11,7 @@ import numpy as np
 from chipwise.core import units
 from chipwise.core.results import Result
 from chipwise.core.statistics import Z90
-from chipwise.design.fleet.arrangements import Arrangement, positions_of
+from chipwise.design.fleet.arrangements import Arrangement
 from chipwise.design.fleet.evaluating import joules_per_token, slow_by, usd_per_million
 from chipwise.design.fleet.serving_commands import commands_of, dynamo_yaml
 from chipwise.hardware import instances
@@ -241,7 +241,7 @@ def _name(pools: Sequence[Pool]) -> str:
 
 def _commands(pools: Sequence[Pool], longest: int) -> tuple[str, ...]:
     """The commands that serve the pools."""
-    model, context = _name(pools), positions_of(resolved(pools[0].replica.request).setting.arch)
+    model, context = _name(pools), resolved(pools[0].replica.request).setting.arch.context
     return tuple(
         line
         for pool in pools

@@ -20,7 +20,7 @@ from chipwise.deploy.measure.store import MeasurementStore, kept_as, save_therma
 from chipwise.deploy.measure.sustained import Sustained, measure_sustained
 from chipwise.deploy.runtimes import table_name
 from chipwise.design.limits import Constraint
-from chipwise.design.models.this_machine import read_by
+from chipwise.design.models.this_machine import kind_of
 from chipwise.design.phases.measuring import metrics_of
 from chipwise.design.run.winner import read_winner
 from chipwise.errors import InputError, SpecError, Unsupported
@@ -277,9 +277,9 @@ def exported_file(
         _check_header(file)
     arch = resolve(model) if audio_s is None else resolve(model).hearing(audio_s)
     asked = workload.prompt_tokens if _encodes_text(arch) else workload.total_tokens
-    if arch.reads_tokens and arch.sound_s is None and asked > arch.max_tokens:
+    if arch.context is not None and asked > arch.context:
         raise InputError(
-            f"{model} has {arch.max_tokens} positions; --prompt {workload.prompt_tokens} and --new "
+            f"{model} has {arch.context} positions; --prompt {workload.prompt_tokens} and --new "
             f"{workload.new_tokens} need {workload.total_tokens}"
         )
     if arch.towers:
@@ -293,7 +293,7 @@ def exported_file(
 
 def _encodes_text(arch: ArchSpec) -> bool:
     """Whether a model reads tokens and writes none; no profile of a machine prices those."""
-    return arch.reads_tokens and arch.sound_s is None and not arch.causal
+    return arch.context is not None and not arch.causal
 
 
 def _check_header(file: Path) -> None:
@@ -340,7 +340,7 @@ def _design_inside(path: Path) -> Design | None:
 
 def predict(design: Design, workload: Workload, *, runtime: str, threads: int) -> CostEstimate | None:
     """The prediction of this machine's own profile, or None if it was not calibrated in this runtime."""
-    profile = saved_profile(kept_as(runtime, **read_by(design.arch)), threads)
+    profile = saved_profile(kept_as(runtime, kind_of(design.arch)), threads)
     if profile is None:
         return None
     graphs = [lower(design, workload, phase) for phase in (Phase.PREFILL, Phase.DECODE)]

@@ -50,31 +50,28 @@ def weights_of_winner(model: str | ArchSpec) -> str | None:
     return None if winner is None else winner.design.weights
 
 
-def profile_here(
-    runtime: str, threads: int = 1, *, images: bool = False, ranking: bool = False, sounds: bool = False
-) -> MachineProfile:
-    """This machine's profile for language models, image classifiers, ranking models or speech recognisers.
+def profile_here(runtime: str, threads: int = 1, *, kind: str = "") -> MachineProfile:
+    """This machine's profile for language models, or for those of ``kind``: ``images``, ``ranking`` or ``sounds``.
 
     Raises:
         InputError: There is no such profile.
     """
     if threads < 1:
         raise InputError(f"threads: must be at least 1, not {threads}")
-    profile = saved_profile(kept_as(runtime, images=images, ranking=ranking, sounds=sounds), threads)
+    profile = saved_profile(kept_as(runtime, kind), threads)
     if profile is None:
-        kind = " --images" if images else " --ranking" if ranking else " --sounds" if sounds else ""
         raise InputError(
             f"this machine was not calibrated in {runtime} with {threads} thread{'s' if threads > 1 else ''}; "
-            f"run: chipwise calibrate --runtime {runtime} --threads {threads}{kind}"
+            f"run: chipwise calibrate --runtime {runtime} --threads {threads}{kind and f' --{kind}'}"
         )
     return profile
 
 
-def read_by(*models: str | Path | ArchSpec) -> dict[str, bool]:
-    """Which special profile the models need: ``images``, ``ranking`` or ``sounds``."""
+def kind_of(*models: str | Path | ArchSpec) -> str:
+    """The profile that the models need: ``images``, ``ranking`` or ``sounds``; empty for text, and for several."""
     archs = [model if isinstance(model, ArchSpec) else resolve(model) for model in models]
     read = {"sound" if arch.sound_s is not None else arch.reads for arch in archs}
-    return {"images": read == {"image"}, "ranking": read == {"request"}, "sounds": read == {"sound"}}
+    return {"image": "images", "request": "ranking", "sound": "sounds"}.get(read.pop(), "") if len(read) == 1 else ""
 
 
 def estimate_on(request: Request, *, hypothetical: bool = False) -> CostEstimate:
@@ -96,7 +93,7 @@ def estimate_here(request: Request) -> CostEstimate:
     served = request.deployment
     priced_here(name if isinstance(name, ArchSpec) else resolve(name), images=request.images, audio_s=request.audio_s)
     weights = weights_here(name, served.weights)
-    profile = profile_here(str(served.runtime or "onnxruntime"), **read_by(name))
+    profile = profile_here(str(served.runtime or "onnxruntime"), kind=kind_of(name))
     found = calibrated_case(
         name, profile, weights=weights, kv=served.kv, tp=served.tp, pp=served.pp, ep=served.ep, dp=served.dp,
         batch=request.batch, prompt_tokens=request.prompt_tokens, new_tokens=request.new_tokens,

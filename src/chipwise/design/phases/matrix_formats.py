@@ -26,7 +26,6 @@ from chipwise.design.run.trials import Candidate
 from chipwise.design.targets.chance import Bounds
 from chipwise.design.targets.target import Target
 from chipwise.model.arch.design import Design
-from chipwise.model.kinds.table import form_of
 from chipwise.model.space.space_spec import SpaceSpec
 from chipwise.training.tasks.protocol import Exported, TaskData
 from chipwise.training.tasks.selective_precision import select
@@ -53,7 +52,7 @@ def timed_here(spec: RunSpec, target: Target | None) -> bool:
 
 def fastest_fusion(design: Design, predict: Predict, *, pace: str) -> Design:
     """``design`` with the fused operators that predict the shortest time; unchanged if none helps."""
-    fusions = form_of(design.arch).fusions
+    fusions = design.arch.stem.fusions
     if not fusions:
         return design
     every = (names for count in range(len(fusions) + 1) for names in itertools.combinations(fusions, count))

@@ -277,8 +277,9 @@ def profile_of(file: str | Path) -> Path:
     whole, _ = _read(file)
     target = build(TargetSpec, whole.get("target", {}), file=str(file), field="target")
     space = whole["space"] if isinstance(whole["space"], Mapping) else {}
-    kept = kept_as(target.runtime, images="image" in space, ranking="ranking" in space, sounds="sound" in space)
-    return profile_path(kept, target.threads)
+    kinds = {"image": "images", "ranking": "ranking", "sound": "sounds"}
+    kind = next((kinds[name] for name in kinds if name in space), "")
+    return profile_path(kept_as(target.runtime, kind), target.threads)
 
 
 def _space(data: object, field: str | None) -> SearchSpace:

@@ -22,7 +22,6 @@ from torch import Tensor
 from chipwise.errors import SpecError, Unsupported
 from chipwise.model.arch.arch import ArchSpec
 from chipwise.model.arch.ends import Pooler
-from chipwise.model.kinds.image.stem import ImageStem
 from chipwise.model.walk.weights import weight_shapes
 
 Index = npt.NDArray[np.int64]
@@ -169,7 +168,8 @@ def _outside(place: str, kind: str) -> Labels | None:
 
 def orders_width(arch: ArchSpec) -> bool:
     """Whether the entries of the residual stream may be put in another order: all that is joined to it is labelled."""
-    return arch.reads in ("token", "image") and not arch.stem.asks and not arch.head.token_width
+    known = arch.stem.reorders
+    return known and not arch.head.token_width
 
 
 def generates(arch: ArchSpec) -> bool:
@@ -194,7 +194,8 @@ def require_cuttable(arch: ArchSpec) -> None:
     Raises:
         Unsupported: Layers share weights or stand in stages, or there is a pooler, whose outputs no cut keeps.
     """
-    if isinstance(arch.stem, ImageStem) and arch.stem.stages:
+    stages = arch.stem.own_layers()
+    if stages:
         raise Unsupported(f"{arch.name}: layers in stages at finer grids are not cut; cut a model with one grid (ViT)")
     if any(layer.shares is not None for layer in arch.layers):
         raise Unsupported(f"{arch.name}: layers that share weights cannot be cut one by one")

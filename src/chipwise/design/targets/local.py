@@ -89,9 +89,7 @@ def _calibrated(
         threads=target.threads,
         seconds=min(CALIBRATION_S, _suitable_s(spec.allowance)),
         on_progress=lambda what, share: on_detail(f"{what} ({units.show(share, 'share', digits=2)})"),
-        images=spec.space.kind.calibration == "images",
-        ranking=spec.space.kind.calibration == "ranking",
-        sounds=spec.space.kind.calibration == "sounds",
+        kind=spec.space.kind.calibration,
         partial=folder.calibrating,
         own=None if spec.space.own is None else space.drawn,
     )

@@ -14,7 +14,7 @@ from chipwise.core.fields import build, positive, whole_number
 from chipwise.core.results import Result
 from chipwise.core.stored import Stored
 from chipwise.errors import SpecError, Unsupported, short
-from chipwise.model.arch.ends import LmHead, Tokens
+from chipwise.model.arch.ends import LmHead, States, Tokens
 from chipwise.model.arch.feed_forward import Activation, FeedForward, MixtureOfExperts
 from chipwise.model.arch.layer import Layer
 from chipwise.model.arch.mixers import Attention
@@ -60,10 +60,9 @@ class ArchSpec(Trunk, Result, Stored):
         Trunk.__post_init__(self)
         if self.encoder_d_model:
             positive(self, "encoder_d_model")
-        if self.encoder_d_model and not self.encoder:
-            raise SpecError("there is no encoder to have a width", field="encoder_d_model")
-        if self.encoder_stem is not None and not self.encoder:
-            raise SpecError("there is no encoder to read sound", field="encoder_stem")
+        for name in ("encoder_d_model", "encoder_stem"):
+            if getattr(self, name) and not self.encoder:
+                raise SpecError("there is no encoder to have one", field=name)
         self.stem.check(self, self.head)
         self.head.check(self, self.stem)
         if not self.layers and not self.head.token_width:
@@ -92,7 +91,7 @@ class ArchSpec(Trunk, Result, Stored):
             Unsupported: It is of another class.
         """
         if not isinstance(self.stem, kind):
-            raise Unsupported(f"{self.name} has a {type(self.stem).__name__}, not a {kind.__name__}")
+            raise Unsupported(f"{self.name} does not {kind.does}")
         return self.stem
 
     def head_as(self, kind: type[AHead]) -> AHead:
@@ -208,14 +207,33 @@ class ArchSpec(Trunk, Result, Stored):
         return self.stem.reads
 
     @property
+    def first_stem(self) -> Stem:
+        """The stem that reads a request: the encoder's own, if it has one."""
+        return self.stem if self.encoder_stem is None else self.encoder_stem
+
+    @property
     def encoder_tokens(self) -> int:
         """Encoder positions per request from the encoder's own stem; 0 if the encoder reads the prompt's tokens."""
-        return 0 if self.encoder_stem is None else self.encoder_stem.request_tokens
+        return self.first_stem.request_tokens if self.encoder else 0
+
+    @property
+    def own_tokens(self) -> int:
+        """Positions of a request of fixed size, such as an image or a sound; 0 if requests are texts of any length."""
+        return self.encoder_tokens or self.request_tokens
+
+    @property
+    def context(self) -> int | None:
+        """Most tokens of a prompt and its answer; None if requests are images or sound."""
+        return None if self.own_tokens else self.max_tokens
+
+    def request_of(self, prompt_tokens: int, new_tokens: int) -> tuple[int, int]:
+        """Positions and new tokens of a request with such a prompt; whole inputs have positions of their own."""
+        return self.own_tokens or prompt_tokens, self.stem.new_tokens(new_tokens)
 
     @property
     def sound_s(self) -> float | None:
         """Seconds of sound in a request; None for models without an audio input in seconds."""
-        return (self.encoder_stem or self.stem).seconds_heard
+        return self.first_stem.seconds_heard
 
     def hearing(self, seconds: float) -> ArchSpec:
         """A copy whose requests have ``seconds`` of sound.
@@ -236,8 +254,10 @@ class ArchSpec(Trunk, Result, Stored):
         return self.encoder_d_model or self.d_model
 
     def encoding(self) -> ArchSpec:
-        """A copy with the encoder's width, for computing the encoder."""
-        return self if self.encoder_width == self.d_model else replace(self, d_model=self.encoder_width)
+        """A copy with the encoder's width and stem, for computing the encoder."""
+        if self.encoder_width == self.d_model and not self.encoder_tokens:
+            return self
+        return replace(self, d_model=self.encoder_width, stem=self.first_stem, head=States())
 
     def embedding_parameters(self) -> int:
         """Parameters of the stem, the learned positions, and the head (if it is not tied to the token table)."""
@@ -245,11 +265,8 @@ class ArchSpec(Trunk, Result, Stored):
         ends += self.head.parameters(self, self.stem)
         if self.positions == "learned":
             ends += (self.max_tokens + self.stem.extra_positions) * self.d_model
-        if self.encoder_stem is not None:
-            ends += self.encoder_stem.parameters(self.encoder_width)
-        elif self.encoder_width != self.d_model:
-            ends += self.vocab_size * self.encoder_width
-        return ends
+        encoding = self.encoding()
+        return ends if encoding is self else ends + encoding.stem.parameters(encoding.d_model)
 
     def headline(self) -> str:
         """The model's name and sizes."""

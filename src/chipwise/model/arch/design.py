@@ -9,11 +9,8 @@ from chipwise.core.fields import check_fields, later
 from chipwise.errors import SpecError
 from chipwise.model.arch.arch import ArchSpec
 from chipwise.model.arch.formats import WeightFormats, matrix_of, read_formats
-from chipwise.model.kinds.ranking.stem import RankingStem
+from chipwise.model.kinds.ranking.stem import FUSIONS
 
-FUSIONS = ("qkv", "up", "tables")
-"""Groups of operators that a ranking model's graph may fuse into one: attention's projections (``qkv``), a
-feed-forward's gate and up projections (``up``), and the look-ups of an item and its tags (``tables``)."""
 USUALLY_FUSED = ("qkv",)
 
 
@@ -26,8 +23,8 @@ class Design:
     token table, norms and biases stay FP32, so a quantised tied head is a second copy of the table (except in GGUF
     files, whose token table has the head's format). Layers that share weights share their format.
 
-    ``fused`` lists which operators of a ranking model are fused in its graph (:data:`FUSIONS`); the outputs are the
-    same. Other models have no such choice.
+    ``fused`` lists which operators of a ranking model are fused in its graph (``FUSIONS`` of its stem); the outputs
+    are the same. Other models have no such choice.
     """
 
     arch: ArchSpec
@@ -39,7 +36,8 @@ class Design:
         if unknown := set(self.fused) - set(FUSIONS):
             raise SpecError(f"{min(unknown)!r} is none of {', '.join(FUSIONS)}", field="fused")
         object.__setattr__(self, "fused", tuple(name for name in FUSIONS if name in self.fused))
-        if self.fused != USUALLY_FUSED and not isinstance(self.arch.stem, RankingStem):
+        known = self.arch.stem.fusions
+        if self.fused != USUALLY_FUSED and not known:
             raise SpecError("is a choice of ranking models alone", field="fused")
         formats = self.formats
         for i, layer in enumerate(self.arch.layers):

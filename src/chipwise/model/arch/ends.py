@@ -6,9 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
+from chipwise.core.arrays import Count
 from chipwise.core.fields import check_fields, positive
 from chipwise.errors import SpecError
-from chipwise.model.arch.trunk import Head, Pooling, Reads, Stem, Trunk
+from chipwise.model.arch.trunk import LAST, Head, Pooling, Reads, Stem, Trunk
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -16,6 +17,8 @@ class Tokens(Stem):
     """A token table, optionally with a table of segments."""
 
     reads: ClassVar[Reads] = "token"
+    does: ClassVar[str] = "read text"
+    reorders: ClassVar[bool] = True
     vocab_size: int = field()  # no default, although other stems have 0
     token_types: int = 0  # rows of a table of segments (BERT)
     extra_positions: int = 0  # rows of the learned table beyond max_tokens (OPT has two)
@@ -27,6 +30,14 @@ class Tokens(Stem):
         for name in ("token_types", "extra_positions", "layer_inputs"):
             if getattr(self, name):
                 positive(self, name)
+
+    def new_tokens(self, asked: int) -> int:
+        """The requested number."""
+        return asked
+
+    def units(self, positions: Count) -> Count:
+        """The tokens themselves."""
+        return positions
 
     def of_vocabulary(self, rows: int) -> Tokens:
         """A copy whose table has ``rows`` rows."""
@@ -112,7 +123,7 @@ class States(Head):
         if self.projection < 0:
             raise SpecError(f"must be at least 0, not {self.projection}", field="projection")
         if self.pooling == "last":
-            raise SpecError("a question, and only it, is answered by the last position: pooling: last", field="pooling")
+            raise SpecError(LAST, field="pooling")
 
     def parameters(self, trunk: Trunk, stem: Stem) -> int:
         """Parameters of the projection and of attention pooling."""
@@ -150,8 +161,6 @@ class Classes(Head):
 
     def check(self, trunk: Trunk, stem: Stem) -> None:
         """Checks that the stem and pooling fit together."""
-        if stem.asks != (self.pooling == "last"):
-            raise SpecError("a question, and only it, is answered by the last position: pooling: last", field="pooling")
         if self.pooling == "first" and not stem.prefix_tokens and not stem.vocab_size:
             raise SpecError("without a class token the positions are pooled; use pooling: mean", field="pooling")
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from chipwise.errors import SpecError
 from chipwise.model.arch.arch import ArchSpec
 from chipwise.model.kinds.image.stem import ImageStem
-from chipwise.model.kinds.question.projector.spec import Projector, projector_of
+from chipwise.model.kinds.question.projector.spec import Projector
 from chipwise.model.kinds.sound.stem import LONGEST_S, SoundStem
 
 MOST_PIXELS = 100_000  # on a side
@@ -37,16 +37,15 @@ def image_tokens(tower: ArchSpec, *, height: int, width: int) -> Read:
 
     Raises:
         SpecError: The size is not from 1 to 100,000, or one side is over 200 times the other.
+        Unsupported: The model is no tower that sees.
     """
     for name, value in (("height", height), ("width", width)):
         if not 1 <= value <= MOST_PIXELS:
             raise SpecError(f"must be from 1 to {MOST_PIXELS:,} pixels, not {value}", field=f"image_size.{name}")
     if max(height, width) > THIN * min(height, width):
         raise SpecError(f"{height} x {width} is over {THIN} times as long as wide", field="image_size")
-    stem, projector = tower.stem, projector_of(tower.head)
-    if not isinstance(stem, ImageStem) or projector is None:
-        raise SpecError(f"{tower.name} is no tower: it has no stem or no projector", field="towers")
-    return RULES[projector.tiling](stem, projector, height, width)
+    projector = tower.head_as(Projector)
+    return RULES[projector.tiling](tower.stem_as(ImageStem), projector, height, width)
 
 
 def sound_tokens(tower: ArchSpec, *, seconds: float) -> Read:
@@ -55,9 +54,10 @@ def sound_tokens(tower: ArchSpec, *, seconds: float) -> Read:
     Raises:
         SpecError: ``seconds`` is not above zero, or more than the model reads.
     """
-    stem, projector = tower.stem, projector_of(tower.head)
-    if not isinstance(stem, SoundStem) or projector is None:
+    projector = tower.head_as(Projector)
+    if projector.tiling in RULES:
         raise SpecError(f"{tower.name} is no tower that hears", field="towers")
+    stem = tower.stem_as(SoundStem)
     if not 0 < seconds <= LONGEST_S:
         raise SpecError(f"must be above 0 and at most a day, not {seconds}", field="audio_s")
     several = projector.pool * projector.join

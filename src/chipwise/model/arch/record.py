@@ -68,7 +68,9 @@ class ArchRecord:
             if self.projector is None:
                 raise SpecError("the image of a question needs one", field="projector")
             return QuestionStem(image=self.stem, question=self.question, projector=self.projector)
-        return self.stem or Tokens(
+        if self.stem is not None:
+            return self.stem
+        return Tokens(
             vocab_size=self.vocab_size,
             token_types=self.token_types,
             extra_positions=self.extra_positions,

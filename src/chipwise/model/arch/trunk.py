@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import ClassVar, Literal, Self
 
+from chipwise.core.arrays import Count
 from chipwise.core.fields import check_fields, positive
 from chipwise.errors import SpecError, short
 from chipwise.model.arch.layer import Layer
@@ -21,6 +22,7 @@ NormPlace = Literal["pre", "post", "both"]
 Pooling = Literal["first", "mean", "last", "attention"]
 Reads = Literal["token", "image", "sound", "request"]
 
+LAST = "a question, and only it, is answered by the last position: pooling: last"
 MOST_LAYERS = 10_000  # ten times the deepest published transformer (DeepNet, arXiv:2203.00555)
 
 
@@ -75,7 +77,10 @@ class Stem:
 
     __slots__ = ()
     reads: ClassVar[Reads]
+    does: ClassVar[str]  # what its models do, in messages
     ranks: ClassVar[bool] = False  # whether requests contain candidates to rank
+    reorders: ClassVar[bool] = False  # whether channels of the residual stream may be permuted
+    fusions: ClassVar[tuple[str, ...]] = ()  # groups of operators that graphs may fuse
     asks: ClassVar[bool] = False  # whether it reads an image and a question about it
 
     @property
@@ -117,6 +122,14 @@ class Stem:
     def request_tokens(self) -> int:
         """Positions per request; 0 if requests have no fixed length."""
         return 0
+
+    def new_tokens(self, asked: int) -> int:
+        """New tokens of a request for ``asked`` of them; a whole input, such as an image, has one output."""
+        return 1
+
+    def units(self, positions: Count) -> Count:
+        """Units of cost (:attr:`reads`) in a request of ``positions``: tokens, or one whole input."""
+        return 0 * positions + 1
 
     @property
     def image_tokens(self) -> int:
@@ -167,6 +180,8 @@ class Stem:
         Raises:
             SpecError: They do not fit together.
         """
+        if head.pooling == "last":
+            raise SpecError(LAST, field="pooling")
 
     def record(self) -> Mapping[str, object]:
         """The fields of a stored model that describe this stem."""

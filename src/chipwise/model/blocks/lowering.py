@@ -33,7 +33,7 @@ class Pass:
         arch: The model, or the part of it whose layers are listed.
         head: The format of the matrices outside the layers.
         layers: The format of each layer's matrices.
-        fused: The groups of operators that are fused (:data:`chipwise.model.arch.design.FUSIONS`).
+        fused: The groups of operators that are fused (:data:`chipwise.model.kinds.ranking.stem.FUSIONS`).
         batch: Number of sequences, images, sounds or requests.
         tokens: Positions per sequence at the current point.
         past: Positions per sequence in the cache.

@@ -33,7 +33,7 @@ class Stream:
     Attributes:
         graph: The nodes so far.
         arch: The model, or the part of it whose layers are added.
-        fused: The groups of operators that are fused (:data:`chipwise.model.arch.design.FUSIONS`).
+        fused: The groups of operators that are fused (:data:`chipwise.model.kinds.ranking.stem.FUSIONS`).
         logits: The positions for which a decoder outputs logits.
         output: The kind of output of a text encoder.
         padded: Whether a text encoder takes batches of texts of different lengths.

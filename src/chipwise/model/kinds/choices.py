@@ -42,7 +42,7 @@ class Choices(ABC):
         models: Plural name of the models.
         one_pass: Whether a request is one pass (an image, a sound, a text to classify) and nothing is generated.
         calibration: The random models with which a machine is calibrated before designs are priced: a key of
-            ``deploy/calibrate/random_models.py``; empty for text models.
+            ``CALIBRATED`` (``deploy/calibrate/kinds.py``); empty for text models.
         bare: Whether layers may have no feed-forward.
     """
 

@@ -13,6 +13,7 @@ import numpy as np
 from chipwise.core.arrays import AnyArray, Float32Array
 from chipwise.errors import SpecError, Unsupported
 from chipwise.model.arch.arch import ArchSpec
+from chipwise.model.arch.trunk import Head, Stem
 from chipwise.model.blocks.cut import Index
 from chipwise.model.blocks.lowering import Operators
 from chipwise.model.blocks.weights import Shape, Shapes
@@ -87,6 +88,19 @@ def same_input(sub: ArchSpec, whole: ArchSpec) -> None:
         raise SpecError("images are cut into other patches than the whole's", field="stem")
 
 
+def same_ends(sub: ArchSpec, whole: ArchSpec) -> None:
+    """Checks that inputs are of one kind, and heads equal apart from fields that do not affect weights.
+
+    Raises:
+        SpecError: They do not.
+    """
+    same_input(sub, whole)
+    large = whole.head.as_trained().record()
+    for name, value in sub.head.as_trained().record().items():
+        if value != large.get(name):
+            raise SpecError(f"{value} differs from the whole's {large.get(name)}", field=name)
+
+
 Axes = dict[str, dict[int, Index]]
 """Rows to keep, by weight and axis, for axes that do not simply keep their first rows."""
 
@@ -121,7 +135,9 @@ class Form:
 
     Attributes:
         name: Its name in messages.
-        matches: Whether a model is of this kind, even if chipwise does not build every part of it.
+        stem: The class or classes of its models' stems.
+        head: The class or classes of their heads.
+        only: Which models with such a stem and head are of this kind, even if chipwise does not build every part.
         weights: Returns names and shapes of the weights of the stem and of the head.
         operators: The operators in which it differs from other kinds; None if its operators are not listed.
         graph: The module in ``chipwise.model.kinds`` that adds its ONNX nodes.
@@ -144,17 +160,18 @@ class Form:
             returns indices for axes outside the layers that do not simply keep their first values.
         untrained: Why chipwise does not train this kind, if no task does.
         shrinks: Whether `chipwise shrink` cuts smaller models from it.
-        fusions: Groups of operators that its graphs may fuse.
         tables_shared: Whether data-parallel replicas may each hold a part of its tables.
     """
 
     name: str
-    matches: Callable[[ArchSpec], bool]
     departures: Callable[[ArchSpec], Iterator[str]]
     does: Callable[[ArchSpec], str]
     weights: tuple[Callable[[ArchSpec], Shapes], Callable[[ArchSpec], Shapes]]
     graph: str
     module: str
+    stem: type[Stem] | tuple[type[Stem], ...] = Stem
+    head: type[Head] | tuple[type[Head], ...] = Head
+    only: Callable[[ArchSpec], bool] = lambda arch: True
     modelling: Callable[[ArchSpec], Modelling] | None = None
     folders: str = ""
     inputs: Callable[[ArchSpec, np.random.Generator, int], tuple[AnyArray, ...]] = random_signals
@@ -169,7 +186,6 @@ class Form:
     other: str = ""
     untrained: str = ""
     shrinks: bool = False
-    fusions: tuple[str, ...] = ()
     tables_shared: bool = False
 
     def hf_folders(self) -> HfFolders | None:
@@ -178,6 +194,10 @@ class Form:
             return None
         found: HfFolders = import_module(f"{__package__}.{self.folders}").FOLDERS
         return found
+
+    def matches(self, arch: ArchSpec) -> bool:
+        """Whether ``arch`` is of this kind, even if chipwise does not build every part of it."""
+        return isinstance(arch.stem, self.stem) and isinstance(arch.head, self.head) and self.only(arch)
 
     def builds(self, arch: ArchSpec) -> bool:
         """Whether chipwise builds ``arch`` as this kind."""

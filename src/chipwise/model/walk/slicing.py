@@ -30,7 +30,7 @@ def cuts(sub: ArchSpec, whole: ArchSpec) -> dict[str, Cut]:
     for name in ("norm", "positions", "norm_bias"):
         if getattr(sub, name) != getattr(whole, name):
             raise SpecError(f"{getattr(sub, name)} differs from the whole's {getattr(whole, name)}", field=name)
-    _check_ends(sub, whole)
+    form_of(sub).check_cut(sub, whole)
     shapes, axes = weight_shapes(whole), _axes(sub, whole)
     owners = _owners(sub, whole)
     found: dict[str, Cut] = {}
@@ -45,15 +45,6 @@ def cuts(sub: ArchSpec, whole: ArchSpec) -> dict[str, Cut]:
         chosen = axes.get(name, {})
         found[name] = Cut(source, tuple(chosen.get(axis, first(size)) for axis, size in enumerate(shape)))
     return found
-
-
-def _check_ends(sub: ArchSpec, whole: ArchSpec) -> None:
-    """Checks stems and heads, by the rules of the kind and by those common to all kinds."""
-    form_of(sub).check_cut(sub, whole)
-    large = whole.head.as_trained().record()  # denoising steps do not affect weights
-    for name, value in sub.head.as_trained().record().items() if not sub.reads_tokens else ():
-        if value != large.get(name):
-            raise SpecError(f"{value} differs from the whole's {large.get(name)}", field=name)
 
 
 def kept_layers(depth: int, whole_depth: int) -> list[int]:

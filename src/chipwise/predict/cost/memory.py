@@ -61,23 +61,22 @@ TABLE_AS_HEAD = "llama.cpp"  # keeps the token table in the head's format; a tie
 def memory_parts(design: Design, workload: Workload, *, runtime: str = "") -> MemoryParts:
     """The parts of ``design`` under ``workload``, as ``runtime`` holds them."""
     arch = design.arch
-    table = 4 * (arch.vocab_size * arch.d_model + (1 + arch.crosses) * arch.norm_parameters())
+    prompt, new = arch.request_of(workload.prompt_tokens, workload.new_tokens)
+    workload = replace(workload, prompt_tokens=prompt, new_tokens=new)
+    shapes = arch.stem.matrices(arch.d_model)
+    ends = [*shapes, *arch.head.matrices(arch, arch.stem)]
+    vectors = arch.stem.parameters(arch.d_model) - sum(into * outputs for into, outputs in shapes)
+    vectors += arch.head.vector_parameters(arch, arch.stem)
+    table = 4 * (vectors + (1 + arch.crosses) * arch.norm_parameters())
     if arch.positions == "learned":
         table += 4 * arch.max_tokens * arch.d_model
     formats = design.formats
     matrices = dict.fromkeys(formats.all, 0)
-    if not arch.reads_tokens:
-        workload = replace(workload, prompt_tokens=arch.request_tokens, new_tokens=1)
-        shapes = arch.stem.matrices(arch.d_model)
-        for into, outputs in (*shapes, *arch.head.matrices(arch, arch.stem)):
-            matrices[formats.head] += int(weight_format(formats.head).matrix_bytes(into, outputs))
-        inside = sum(into * outputs for into, outputs in shapes)
-        table += 4 * (arch.stem.parameters(arch.d_model) - inside + arch.head.vector_parameters(arch, arch.stem))
-    if runtime == TABLE_AS_HEAD and arch.reads_tokens:
+    if runtime == TABLE_AS_HEAD:
         table -= 4 * arch.vocab_size * arch.d_model
-        tables = 1 if arch.tie_embeddings else 2
-        matrices[formats.head] += tables * int(weight_format(formats.head).matrix_bytes(arch.d_model, arch.vocab_size))
-    else:
+        ends.append((arch.d_model, arch.vocab_size))
+    matrices[formats.head] += sum(int(weight_format(formats.head).matrix_bytes(*shape)) for shape in ends)
+    if runtime != TABLE_AS_HEAD or not arch.tie_embeddings:
         matrices[formats.head] += head_bytes(arch, formats.head)
     kv = 0
     widest = 0
@@ -92,7 +91,7 @@ def memory_parts(design: Design, workload: Workload, *, runtime: str = "") -> Me
                 table += 4 * (arch.norm_parameters() + block_vector_parameters(block, arch.d_model))
                 if isinstance(block, Attention) and block.relative_buckets:
                     table += 4 * block.heads * arch.stem.own_biases(block.square, block.relative_buckets)
-            kv += block_kv_bytes(block, workload) if arch.reads_tokens else 0
+            kv += block_kv_bytes(block, workload) if arch.causal else 0
         widest = max(widest, layer_activation_bytes(layer, arch, workload))
     shapes_of = weight_shapes(arch) if formats.matrices else {}
     for name, weights in formats.matrices:

@@ -110,7 +110,7 @@ def calibrated_case(model: str | ArchSpec, profile: MachineProfile, **asked: Any
     asked["runtime"] = profile.runtime
     question = CostQuestion(arch=arch, **deployed(asked))
     total = question.prompt_tokens + question.new_tokens
-    if total > arch.max_tokens and arch.reads_tokens:
+    if arch.context is not None and total > arch.context:
         raise InputError(f"{arch.name} has {arch.max_tokens} positions; prompt and new tokens ask for {total}")
     case = case_of(question, CalibratedPricer(profile=profile))
     if not whole.encoder_tokens:

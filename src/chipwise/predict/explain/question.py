@@ -6,7 +6,7 @@ need not know whether the chip is a data sheet or this machine, nor how it is pr
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal, Protocol
 
@@ -24,7 +24,7 @@ Task = Literal["serve", "train"]
 
 USUAL = "vllm"
 """The default runtime of a question."""
-_ONE = {"image": "an image", "sound": "a sound", "request": "a request"}
+_ONE: Mapping[str, str] = {"image": "an image", "sound": "a sound", "request": "a request"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,11 +53,9 @@ class CostQuestion:
     sensitivity: tuple[float, ...] = ()
 
     def __post_init__(self) -> None:
-        if not self.arch.reads_tokens:  # a request is an image or a sound
-            object.__setattr__(self, "prompt_tokens", self.arch.request_tokens)
-            object.__setattr__(self, "new_tokens", 1)
-        if self.arch.encoder_tokens:  # a request is a sound and its transcript
-            object.__setattr__(self, "prompt_tokens", self.arch.encoder_tokens)
+        prompt, new = self.arch.request_of(self.prompt_tokens, self.new_tokens)
+        object.__setattr__(self, "prompt_tokens", prompt)
+        object.__setattr__(self, "new_tokens", new)
         if self.deployment.weights is None:
             raise SpecError("must name a number format", field="weights")
         if not 0 <= self.shared_tokens <= self.prompt_tokens:
@@ -168,13 +166,13 @@ class Case:
     @property
     def asked(self) -> str:
         """The workload in words."""
-        question = self.question
+        question, one = self.question, _ONE.get(self.arch.reads)
         if self.training:
             again = ", activations recomputed" if question.checkpoint else ""
-            what = "tokens" if self.arch.reads_tokens else f"positions of {_ONE[self.arch.reads]}"
+            what = "tokens" if one is None else f"positions of {one}"
             return f"one optimiser step over {question.batch} x {question.prompt_tokens:,} {what}{again}"
-        if not self.arch.reads_tokens:
-            read = _ONE[self.arch.reads] if question.batch == 1 else f"{question.batch} {self.arch.reads}s"
+        if one is not None:
+            read = one if question.batch == 1 else f"{question.batch} {self.arch.reads}s"
             return f"one pass over {read} of {question.prompt_tokens:,} positions"
         if not self.arch.causal:
             texts = "" if question.batch == 1 else f"{question.batch} x "

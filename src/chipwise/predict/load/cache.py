@@ -40,9 +40,8 @@ def cache_of(
     Raises:
         DoesNotFit: Weights and working memory need more; the message says how much is missing and what would fit.
     """
-    longest, batch = max(length, 2), request.deployment.dp
-    if not resolved(request).setting.arch.reads_tokens:  # such a model has no cache; this limits the requests of a step
-        batch *= most_tokens
+    requests = most_tokens // resolved(request).setting.arch.stem.units(most_tokens)  # that fill a step
+    longest, batch = max(length, 2), request.deployment.dp * requests
     asked = [
         replace(request, batch=batch, prompt_tokens=max(most_tokens, 2), new_tokens=1, cached_tokens=0),
         replace(request, batch=batch, prompt_tokens=longest - 1, new_tokens=1, cached_tokens=0),

@@ -12,6 +12,7 @@ from chipwise.core import units
 from chipwise.core.arrays import Float64Array
 from chipwise.core.fields import MOST, whole_number
 from chipwise.errors import SpecError, short
+from chipwise.model.arch.arch import ArchSpec
 
 Arrivals = Literal["constant", "poisson", "gamma"]
 MOST_REQUESTS = 2_000_000
@@ -126,6 +127,12 @@ class RequestClass:
         if not 0 <= self.spread <= MOST_SPREAD:
             raise SpecError(f"must be from 0 to {MOST_SPREAD:g}, not {short(self.spread)}", field="spread")
 
+    def as_read(self, arch: ArchSpec) -> RequestClass:
+        """The requests as ``arch`` reads them: without new tokens if it writes none, or whole inputs such as images."""
+        if not arch.reads_tokens:
+            return WholeInputs(name=self.name, share=self.share, prefixes=self.prefixes)
+        return self if arch.causal else replace(self, new_tokens=0)
+
     def describe(self) -> str:
         """Text such as ``500 prompt and 250 new tokens, the first 300 one of 4 shared texts``."""
         parts = [f"{self.prompt_tokens:,} prompt and {self.new_tokens:,} new tokens"]
@@ -137,6 +144,18 @@ class RequestClass:
             which = f"one of {self.prefixes:,} shared texts" if self.prefixes > 1 else "a text that all share"
             parts.append(f"the first {self.shared_tokens:,} {which}")
         return ", ".join(parts)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WholeInputs(RequestClass):
+    """Requests to a model without text input: each counts as one token."""
+
+    prompt_tokens: int = 1
+    new_tokens: int = 0
+
+    def describe(self) -> str:
+        """Text that names such inputs."""
+        return WHOLE_INPUT
 
 
 def describe_arrivals(rate_per_s: float, arrivals: Arrivals, burstiness: float) -> str:

@@ -249,9 +249,7 @@ def _seen(group: Group, i: int) -> list[str]:
 def _positions(group: Group, i: int) -> list[str]:
     """A note if a request needs more positions than the model's context."""
     arch = group.setting.arch
-    if not arch.reads_tokens:
-        return []
-    read = 0 if arch.encoder_tokens else int(group.prompt_tokens[i])
+    read = 0 if arch.own_tokens else int(group.prompt_tokens[i])
     longest = read + (int(group.new_tokens[i]) if group.generates else 0)
     if longest <= arch.max_tokens:
         return []

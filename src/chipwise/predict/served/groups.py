@@ -55,7 +55,7 @@ class Group:
     @property
     def read(self) -> npt.NDArray[np.int64]:
         """Unit of throughput, energy and price: a prompt token, an image or another whole input."""
-        return self.prompt_tokens if self.setting.arch.reads_tokens else np.ones_like(self.prompt_tokens)
+        return self.setting.arch.stem.units(self.prompt_tokens)
 
     @property
     def sequences(self) -> npt.NDArray[np.int64]:
@@ -249,11 +249,8 @@ def _sizes(request: Request, arch: ArchSpec) -> tuple[int, ...]:
 
     A request to a classifier has the positions of an image or a sound.
     """
-    if not arch.reads_tokens:
-        return request.batch, arch.request_tokens, 1, 0, 0, 0
-    if arch.encoder_tokens:  # generated text depends only on the sound
-        return request.batch, arch.encoder_tokens, request.new_tokens, 0, 0, 0
-    prompt, passes, positions = request.prompt_tokens, 0, 0
+    prompt, new = arch.request_of(request.prompt_tokens, request.new_tokens)
+    cached, passes, positions = 0 if arch.own_tokens else request.cached_tokens, 0, 0
     if arch.towers:
         (width, height), count = request.image_size, request.images
         if place_of(arch.towers[0]) == SOUND:
@@ -261,7 +258,7 @@ def _sizes(request: Request, arch: ArchSpec) -> tuple[int, ...]:
         else:
             read = image_tokens(arch.towers[0], height=height, width=width)
         prompt, passes, positions = prompt + count * read.tokens, count * read.passes, read.positions
-    return request.batch, prompt, request.new_tokens, request.cached_tokens, passes, positions
+    return request.batch, prompt, new, cached, passes, positions
 
 
 def memory_of(group: Group) -> DeviceMemory:

@@ -12,7 +12,7 @@ from typing import Literal
 
 from chipwise.errors import Unsupported
 from chipwise.model.arch.ends import Pooler, States, Tokens
-from chipwise.model.arch.trunk import Stem
+from chipwise.model.arch.trunk import Head, Stem
 from chipwise.model.kinds.denoiser.denoiser import Denoiser
 from chipwise.model.kinds.image.stem import ImageStem
 from chipwise.model.kinds.question.question import QuestionStem
@@ -45,6 +45,11 @@ KINDS: Mapping[type[Stem], Ends] = {
     SoundStem: Ends(sound.stem, images.ends),
 }
 """By what the model reads."""
+OFF_SHEETS: Mapping[type[Head], str] = {
+    Denoiser: "denoiser; denoisers can only be priced on a calibrated machine (--device here), published diffusion "
+    "models by their names (chipwise estimate DiT-XL/2)"
+}
+"""Models that are not lowered here, by their heads."""
 
 
 def lower_pass(setting: Setting, step: Step) -> tuple[PlacedOp, ...]:
@@ -53,11 +58,8 @@ def lower_pass(setting: Setting, step: Step) -> tuple[PlacedOp, ...]:
     Raises:
         Unsupported: A block cannot be lowered.
     """
-    if isinstance(setting.arch.head, Denoiser):
-        raise Unsupported(
-            f"{setting.arch.name} is a denoiser; denoisers can only be priced on a calibrated machine (--device "
-            f"here), published diffusion models by their names (chipwise estimate DiT-XL/2)"
-        )
+    if type(setting.arch.head) in OFF_SHEETS:
+        raise Unsupported(f"{setting.arch.name} is a {OFF_SHEETS[type(setting.arch.head)]}")
     return tuple(_parts(setting, step))
 
 
@@ -67,11 +69,8 @@ def _parts(setting: Setting, step: Step) -> Iterator[PlacedOp]:
         yield from _tower(towers.tower_setting(tower, setting), read)
     if arch.encoder and step.encode:
         encoding = replace(step, query_tokens=step.encoder_tokens, past_tokens=0)
-        reader = setting if arch.encoder_width == arch.d_model else replace(setting, arch=arch.encoding())
-        if arch.encoder_stem is None:
-            sources = text.stem(reader, encoding)
-        else:
-            sources = sound.frames(arch.encoder_stem, reader, encoding.batch)
+        reader = replace(setting, arch=arch.encoding())
+        sources = KINDS[type(reader.arch.stem)].stem(reader, encoding)
         for part in (*sources, *stack(arch.encoder, reader, encoding), *reader.norm(encoding.tokens)):
             yield part.inside("encoder")
     kind = KINDS[type(arch.stem)]

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 
 import numpy as np
 
 from chipwise.core.dtypes import Size
 from chipwise.model.arch.mixers import Attention, ConvModule, GatedDelta, LatentAttention, Mamba2, ShortConv
+from chipwise.model.arch.trunk import Stem
 from chipwise.model.kinds.image.windows.spec import Squares
 from chipwise.model.kinds.ranking.stem import RankingStem
 from chipwise.model.ops.attention import AttentionOp, LatentAttentionOp
@@ -17,6 +18,9 @@ from chipwise.model.ops.norm import NormOp
 from chipwise.model.ops.scan import ScanOp
 from chipwise.predict.served import ranking
 from chipwise.predict.served.setting import PlacedOp, Setting, Step, shard
+
+ATTENDED: Mapping[type[Stem], Callable[..., Iterator[PlacedOp]]] = {RankingStem: ranking.attend}
+"""How the positions of a request attend to each other, by what the model reads; others as :func:`_attend`."""
 
 
 def attention(block: Attention, setting: Setting, step: Step) -> Iterator[PlacedOp]:
@@ -52,7 +56,8 @@ def attention(block: Attention, setting: Setting, step: Step) -> Iterator[Placed
             yield setting.elementwise("cache", "kv_write", tokens * 2 * new)
     if block.patch_rope:
         yield setting.elementwise("patch_rope", "rope", tokens * (q + new))
-    yield from _attend(block, setting, step, heads=heads, kv_heads=kv_heads)
+    attend = ATTENDED.get(type(setting.arch.stem), _attend)
+    yield from attend(block, setting, step, heads=heads, kv_heads=kv_heads)
     if block.gate:
         yield setting.elementwise("gate", "sigmoid_mul", tokens * q)
     if block.sub_norm:
@@ -96,9 +101,6 @@ def cross_attention(block: Attention, setting: Setting, step: Step) -> Iterator[
 
 def _attend(block: Attention, setting: Setting, step: Step, *, heads: Size, kv_heads: Size) -> Iterator[PlacedOp]:
     batch, tokens = step.batch, step.query_tokens
-    if isinstance(setting.arch.stem, RankingStem):
-        yield from ranking.attend(block, setting.arch.stem, setting, step, heads=heads)
-        return
     if block.square is not None:  # positions are grouped by window, and back
         tokens = block.square**2
         squares = Squares(grid=setting.arch.stem.square_grid, side=block.square)
@@ -116,7 +118,7 @@ def _attend(block: Attention, setting: Setting, step: Step, *, heads: Size, kv_h
         yield setting.plain_matmul("bias_network.in", rows, 2, block.bias_network, bias=True)
         yield setting.plain_matmul("bias_network.out", rows, block.bias_network, heads)
         yield setting.elementwise("position_bias", "copy", tokens**2 * heads)
-    if block.relative_buckets and not setting.arch.reads_tokens:  # a bias for each pair of patches and each head
+    if block.relative_buckets and setting.arch.own_tokens:  # a bias for each pair of patches and each head
         formats = setting.formats
         table = EmbeddingOp(
             tokens=tokens**2,

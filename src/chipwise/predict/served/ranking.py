@@ -73,14 +73,15 @@ def _exchange(place: str, payload_bytes: Size, stem: RankingStem, setting: Setti
     return PlacedOp(place=place, op=op)
 
 
-def attend(block: Attention, stem: RankingStem, setting: Setting, step: Step, *, heads: Size) -> Iterator[PlacedOp]:
+def attend(block: Attention, setting: Setting, step: Step, *, heads: Size, kv_heads: Size) -> Iterator[PlacedOp]:
     """Attention of the history over itself, and of candidates over the history and themselves; nothing is cached."""
+    stem = setting.arch.stem_as(RankingStem)
     history = AttentionOp(
         batch=step.batch,
         query_tokens=stem.history,
         past_tokens=0,
         heads=heads,
-        kv_heads=heads,
+        kv_heads=kv_heads,
         head_size=block.head_size,
         rope=False,
         causal=block.causal,

@@ -18,8 +18,7 @@ from chipwise.hardware.datasheet import DeviceProfile
 from chipwise.model.arch.arch import ArchSpec
 from chipwise.model.arch.feed_forward import FeedForward
 from chipwise.model.arch.mixers import Attention
-from chipwise.model.kinds.image.stem import ImageStem
-from chipwise.model.kinds.question.question import question_of
+from chipwise.model.kinds.question.question import image_of
 from chipwise.predict.cost.model import Predicted
 from chipwise.predict.whole_runs.sums import Amount, Constants, Law, load, named, value_of
 
@@ -108,11 +107,10 @@ def plain(arch: ArchSpec) -> VisionTransformer | None:
 
     In a plain one, layers are equal, attention is over the whole image, and blocks contain no further norms.
     """
-    first, asked = arch.layers[0], question_of(arch.stem)
-    stem = arch.stem if asked is None else asked.image
-    attention, ffn = first.attention, first.ffn
-    if not isinstance(stem, ImageStem):
+    if not arch.image_tokens:
         return None
+    first, stem = arch.layers[0], image_of(arch.stem)
+    attention, ffn = first.attention, first.ffn
     alike = stem.axes == 2 and not stem.convs and all(layer == first for layer in arch.layers)
     if not alike or not isinstance(attention, Attention) or not isinstance(ffn, FeedForward):
         return None

@@ -54,7 +54,7 @@ def quantised(model: Any, weight_format: str, packing: Packing = NEAREST) -> Any
     """
     arch = model.arch.with_tied(False)
     state = dict(model.state_dict())
-    if arch.reads_tokens:
+    if arch.head.writes:
         state["head.weight"] = model.head_table
     design = Design(arch=arch, weights=weight_format)
     for name, value in state.items():

@@ -10,7 +10,7 @@ import pytest
 
 from chipwise.deploy.calibrate.calibrate import blank_profile
 from chipwise.deploy.calibrate.learning import Sample
-from chipwise.deploy.calibrate.microbench import Bench, cases
+from chipwise.deploy.calibrate.microbench import Bench, cases, image_cases
 from chipwise.deploy.calibrate.random_models import random_classifiers
 from chipwise.deploy.export.exporters import export_for
 from chipwise.deploy.measure.harness import measure
@@ -63,7 +63,7 @@ def in_steps(design: Design, steps: int) -> Design:
 
 
 def test_every_operator_of_random_denoisers_has_a_case_of_its_kind() -> None:
-    known = {term.model for case in cases(images=True) for op in case.ops()[:1] for term in terms(op)}
+    known = {term.model for case in cases(image_cases()) for op in case.ops()[:1] for term in terms(op)}
     for design in random_denoisers(40, seed=3):
         assert DENOISER.builds(design.arch)
         needed = {term.model for placed in lower(design, REQUEST, Phase.PREFILL) for term in terms(placed.op)}
@@ -71,7 +71,7 @@ def test_every_operator_of_random_denoisers_has_a_case_of_its_kind() -> None:
 
 
 def test_waves_are_a_graph_that_runs() -> None:
-    case = next(case for case in cases(images=True) if case.kind == "sin")
+    case = next(case for case in cases(image_cases()) if case.kind == "sin")
     assert Bench(threads=1).time(case, seconds=0.0) > 0
 
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from chipwise.deploy.calibrate.calibrate import blank_profile, calibrate
-from chipwise.deploy.calibrate.microbench import IMAGE_KINDS, Bench, cases
+from chipwise.deploy.calibrate.microbench import IMAGE_KINDS, Bench, cases, image_cases
 from chipwise.deploy.calibrate.random_models import random_classifiers
 from chipwise.deploy.export.exporters import export_for
 from chipwise.deploy.kits.kit_script import _Onnx
@@ -30,13 +30,13 @@ from chipwise.predict.cost.terms import terms
 
 @pytest.mark.parametrize("kind", IMAGE_KINDS)
 def test_each_kind_of_node_is_a_graph_that_runs(kind: str) -> None:
-    case = next(case for case in cases(images=True) if case.kind == kind)
+    case = next(case for case in cases(image_cases()) if case.kind == kind)
     assert Bench(threads=1).time(case, seconds=0.0) > 0
     assert len(case.ops()) == case.count
 
 
 def test_cross_attention_is_timed_as_full_attention_of_other_positions() -> None:
-    case = next(case for case in cases(images=True) if case.kind == "attention.full" and case.past == 36)
+    case = next(case for case in cases(image_cases()) if case.kind == "attention.full" and case.past == 36)
     op = case.ops()[0]
     assert isinstance(op, AttentionOp)
     assert (op.cross, op.query_tokens, op.pairs()) == (True, case.rows, 36 * case.rows)
@@ -46,12 +46,12 @@ def test_cross_attention_is_timed_as_full_attention_of_other_positions() -> None
 
 def test_a_calibration_of_text_models_has_no_image_cases() -> None:
     assert not {case.kind for case in cases()} & set(IMAGE_KINDS)
-    assert set(IMAGE_KINDS) <= {case.kind for case in cases(images=True)}
+    assert set(IMAGE_KINDS) <= {case.kind for case in cases(image_cases())}
 
 
 def test_every_operator_of_random_classifiers_has_a_case_of_its_kind() -> None:
     """The rates that whole models need are those that small graphs give."""
-    known = {terms(op)[0].model for case in cases(images=True) for op in case.ops()[:1]}
+    known = {terms(op)[0].model for case in cases(image_cases()) for op in case.ops()[:1]}
     for design in random_classifiers(60, seed=3):
         assert CLASSIFIER.builds(design.arch)
         graph = lower(design, Workload(), Phase.PREFILL)
@@ -77,7 +77,7 @@ def test_amounts_of_a_convolution_and_of_full_attention_by_pencil() -> None:
 
 def test_only_runtimes_that_read_images_are_calibrated_for_them() -> None:
     with pytest.raises(Unsupported, match="not in llama"):
-        calibrate(runtime="llama.cpp", images=True)
+        calibrate(runtime="llama.cpp", kind="images")
 
 
 def test_a_measured_classifier_is_told_as_images(tmp_path: Path) -> None:
@@ -130,8 +130,8 @@ def test_the_profile_for_images_is_kept_beside_that_for_tokens(monkeypatch: pyte
     """A model that reads images asks for it, and says how to make it; models of tokens do not see it."""
     monkeypatch.setattr("chipwise.deploy.measure.store.data_folder", lambda: tmp_path)
     profile = blank_profile("onnxruntime", 1)
-    save_profile(profile, runtime=kept_as("onnxruntime", images=True), threads=1)
+    save_profile(profile, runtime=kept_as("onnxruntime", "images"), threads=1)
     assert saved_profile("onnxruntime", 1) is None
-    assert saved_profile(kept_as("onnxruntime", images=True), 1) is not None
+    assert saved_profile(kept_as("onnxruntime", "images"), 1) is not None
     with pytest.raises(InputError, match="--images"):
-        profile_here("openvino", images=True)
+        profile_here("openvino", kind="images")

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from chipwise.deploy.calibrate.calibrate import calibrate
+from chipwise.deploy.calibrate.kinds import CALIBRATED
 from chipwise.deploy.calibrate.learning import compare, fit_relative, rising
 from chipwise.deploy.calibrate.microbench import Case, cases
 from chipwise.deploy.calibrate.node_rates import fit_terms, time_cases
@@ -52,7 +53,7 @@ def test_what_leaves_the_caches_is_found_where_cases_are_large_enough() -> None:
         extra = [sum(2e-9 * terms(op)[0].amounts.get("far", 0.0) for op in case.ops()) for case in chosen]
         return [(case, toy_seconds(case) + more) for case, more in zip(chosen, extra, strict=True)]
 
-    rates, _ = fit_terms(timed(cases(ranking=True)))
+    rates, _ = fit_terms(timed(cases(CALIBRATED["ranking"].cases())))
     for kind in ("dot", "attention.softmax.whole", "norm.rmsnorm", "elementwise.relu"):
         assert rates[kind]["far"] == pytest.approx(3e-9, rel=0.05)
     assert "far" not in fit_terms(timed(cases()))[0]["norm.rmsnorm"]

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from chipwise.deploy.calibrate import calibrate as calibration
+from chipwise.deploy.calibrate.kinds import CALIBRATED
 from chipwise.deploy.calibrate.random_models import random_classifiers
 from chipwise.deploy.measure.measurement import Measurement
 from chipwise.model.ops.workload import Workload
@@ -42,7 +43,7 @@ HOW = {"runtime": "fake", "threads": 1, "vary": False, "on_progress": lambda ste
 
 def test_what_was_slow_throughout_is_measured_once_more_and_the_better_counts(monkeypatch) -> None:
     order = scripted(monkeypatch, [[1.0], [1.6, 1.02], [1.05], [1.7, 1.9], [1.0], [1.03]])
-    samples = calibration.measure_models(DESIGNS, **HOW)
+    samples = calibration.measure_models(DESIGNS, CALIBRATED["images"], **HOW)
     assert order == [0, 1, 2, 3, 4, 5, 1, 3]
     kept = [sample.measured.environment["reference_s"]["compute_s"] * 1e3 for sample in samples]
     assert kept == pytest.approx([1.0, 1.02, 1.05, 1.7, 1.0, 1.03])
@@ -67,13 +68,13 @@ def test_a_space_draws_the_models_that_it_is_calibrated_with(monkeypatch) -> Non
         asked.append(count)
         return random_classifiers(count, seed=7)
 
-    monkeypatch.setattr(calibration, "measure_models", lambda designs, **_: designs)
+    monkeypatch.setattr(calibration, "measure_models", lambda designs, timed, **_: designs)
     monkeypatch.setattr(calibration, "fit_profile", lambda blank, designs: designs)
     monkeypatch.setattr(calibration, "fit_terms", lambda timed: ({}, {}))
     monkeypatch.setattr(calibration, "time_cases", lambda *_, **__: [])
     monkeypatch.setattr(calibration, "check_exporter", lambda runtime: None)
-    used = calibration.calibrate(runtime="fake", seconds=50.0, images=True, own=own)
+    used = calibration.calibrate(runtime="fake", seconds=50.0, kind="images", own=own)
     assert used == random_classifiers(asked[0], seed=7)
-    rankers = calibration.calibrate(runtime="fake", seconds=50.0, ranking=True, own=own)
+    rankers = calibration.calibrate(runtime="fake", seconds=50.0, kind="ranking", own=own)
     assert rankers[1::2] == random_classifiers(asked[1], seed=7)
     assert all(design.arch.stem.candidates == 1 for design in rankers[::2])

@@ -10,6 +10,7 @@ from test_own_calibration import DESIGNS, HOW, made
 
 from chipwise.deploy.calibrate import calibrate as calibration
 from chipwise.deploy.calibrate import node_rates, partial
+from chipwise.deploy.calibrate.kinds import CALIBRATED
 from chipwise.deploy.calibrate.microbench import Case
 from chipwise.deploy.calibrate.partial import OLDEST_S, Partial
 from chipwise.errors import StorageError
@@ -90,7 +91,7 @@ def test_models_that_were_measured_are_not_measured_again(tmp_path, monkeypatch)
     """Ctrl-C comes while the third model is measured."""
     measured = []
 
-    def measure(wanted, number, folder, **_):
+    def measure(wanted, number, folder, timed, **_):
         if len(measured) == 2:
             measured.append(None)
             raise KeyboardInterrupt
@@ -100,11 +101,11 @@ def test_models_that_were_measured_are_not_measured_again(tmp_path, monkeypatch)
     monkeypatch.setattr(calibration, "_measured", measure)
     path = tmp_path / "p"
     with pytest.raises(KeyboardInterrupt):
-        calibration.measure_models(DESIGNS, **HOW, partial=opened(path))
-    samples = calibration.measure_models(DESIGNS, **HOW, partial=opened(path))
+        calibration.measure_models(DESIGNS, CALIBRATED["images"], **HOW, partial=opened(path))
+    samples = calibration.measure_models(DESIGNS, CALIBRATED["images"], **HOW, partial=opened(path))
     assert measured == [0, 1, None, *range(2, len(DESIGNS))]
     assert [sample.design for sample in samples] == list(DESIGNS)
-    assert samples == calibration.measure_models(DESIGNS, **HOW, partial=opened(path))
+    assert samples == calibration.measure_models(DESIGNS, CALIBRATED["images"], **HOW, partial=opened(path))
 
 
 def test_nodes_that_were_timed_are_not_timed_again(tmp_path, monkeypatch) -> None:

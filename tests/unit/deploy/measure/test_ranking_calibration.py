@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from chipwise.deploy.calibrate.calibrate import calibrate
+from chipwise.deploy.calibrate.kinds import CALIBRATED
 from chipwise.deploy.calibrate.microbench import Bench, Case, cases
 from chipwise.deploy.calibrate.microbench_ranking import RANKING_KINDS
 from chipwise.deploy.calibrate.node_rates import fit_terms
@@ -18,12 +19,12 @@ from chipwise.predict.cost.terms import terms
 
 @pytest.mark.parametrize("kind", RANKING_KINDS)
 def test_every_kind_of_node_is_built_and_timed(kind: str) -> None:
-    case = next(case for case in cases(ranking=True) if case.kind == kind)
+    case = next(case for case in cases(CALIBRATED["ranking"].cases()) if case.kind == kind)
     assert 0 < Bench(threads=1).time(case, seconds=0.001) < 1
 
 
 def test_every_node_of_random_models_has_a_case() -> None:
-    known = {term.model for case in cases(ranking=True) for op in case.ops()[:1] for term in terms(op)}
+    known = {term.model for case in cases(CALIBRATED["ranking"].cases()) for op in case.ops()[:1] for term in terms(op)}
     for design in random_rankers(40, seed=3):
         for placed in lower(design, Workload(), Phase.PREFILL):
             assert {term.model for term in terms(placed.op)} <= known | {"elementwise.gelu_tanh"}
@@ -31,7 +32,7 @@ def test_every_node_of_random_models_has_a_case() -> None:
 
 def test_the_cost_of_a_call_is_told_by_two_chains() -> None:
     """Rates are fitted to all cases, each taking 2 µs a node and 10 µs a call: the call's share is taken off first."""
-    wanted = [case for case in cases(ranking=True) if case.kind in (*RANKING_KINDS, "relu")]
+    wanted = [case for case in cases(CALIBRATED["ranking"].cases()) if case.kind in (*RANKING_KINDS, "relu")]
     fitted, _ = fit_terms([(case, 1e-5 + 2e-6 * case.count) for case in wanted])
     assert fitted["dot"]["node"] == pytest.approx(2e-6, rel=0.01)
 
@@ -56,6 +57,6 @@ def test_what_cannot_be_calibrated_is_refused() -> None:
     import chipwise
 
     with pytest.raises(Unsupported, match="ranking models are measured in onnxruntime"):
-        calibrate(runtime="llama.cpp", ranking=True)
+        calibrate(runtime="llama.cpp", kind="ranking")
     with pytest.raises(InputError, match="each has a separate profile"):
         chipwise.calibrate(images=True, ranking=True)

@@ -7,6 +7,7 @@ import pytest
 
 import chipwise
 from chipwise.deploy.calibrate.calibrate import calibrate
+from chipwise.deploy.calibrate.kinds import CALIBRATED
 from chipwise.deploy.calibrate.microbench import Bench, cases
 from chipwise.deploy.calibrate.microbench_sound import SOUND_KINDS
 from chipwise.deploy.calibrate.random_models import random_transcribers
@@ -20,7 +21,7 @@ from chipwise.predict.cost.terms import terms
 
 @pytest.mark.parametrize("kind", SOUND_KINDS)
 def test_cases_are_graphs_that_run(kind: str) -> None:
-    case = next(case for case in cases(sounds=True) if case.kind == kind)
+    case = next(case for case in cases(CALIBRATED["sounds"].cases()) if case.kind == kind)
     seconds = Bench(threads=1).time(case, seconds=0.0)
     assert 0 < seconds < 1
     assert [terms(op)[0].model for op in case.ops()] == [kind if "." in kind else f"elementwise.{kind}"] * case.count
@@ -28,7 +29,7 @@ def test_cases_are_graphs_that_run(kind: str) -> None:
 
 def test_cases_cover_the_nodes_of_random_models() -> None:
     """Every rate that prices a random model is timed by some case; the models can be built and differ."""
-    known = {term.model for case in cases(sounds=True) for op in case.ops() for term in terms(op)}
+    known = {term.model for case in cases(CALIBRATED["sounds"].cases()) for op in case.ops() for term in terms(op)}
     designs = random_transcribers(40, seed=3)
     assert len({design.digest for design in designs}) == 40
     for design in designs:
@@ -47,7 +48,7 @@ def test_centred_filters_are_not_priced_as_causal_ones() -> None:
 
 def test_one_calibration_is_for_one_kind() -> None:
     with pytest.raises(Unsupported, match="models of sound are measured in onnxruntime"):
-        calibrate(runtime="llama.cpp", sounds=True)
+        calibrate(runtime="llama.cpp", kind="sounds")
     with pytest.raises(InputError, match="each has a separate profile"):
         chipwise.calibrate(sounds=True, ranking=True)
 

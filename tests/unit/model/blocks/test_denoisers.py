@@ -13,7 +13,7 @@ import torch
 from hypothesis import strategies as st
 
 from chipwise.api.testing.archs import denoiser_archs
-from chipwise.api.testing.form_suite import FormSuite, inputs_of, shaken
+from chipwise.api.testing.form_suite import DenoiserSuite, inputs_of, shaken
 from chipwise.errors import SpecError, Unsupported
 from chipwise.model.arch import io
 from chipwise.model.arch.arch import ArchSpec
@@ -38,7 +38,7 @@ from chipwise.predict.cost.memory import memory_parts
 REQUEST = Workload(prompt_tokens=1, new_tokens=1)
 
 
-class TestDenoisers(FormSuite):
+class TestDenoisers(DenoiserSuite):
     """Any small denoiser."""
 
     def archs(self) -> st.SearchStrategy[ArchSpec]:

@@ -13,11 +13,11 @@ from chipwise.deploy.export.onnx import export, random_weights
 from chipwise.design.phases.matrix_formats import fastest_fusion
 from chipwise.errors import SpecError
 from chipwise.model.arch.arch import ArchSpec
-from chipwise.model.arch.design import FUSIONS, USUALLY_FUSED, Design
+from chipwise.model.arch.design import USUALLY_FUSED, Design
 from chipwise.model.arch.feed_forward import FeedForward
 from chipwise.model.arch.layer import Layer
 from chipwise.model.arch.mixers import Attention
-from chipwise.model.kinds.ranking.stem import RankingStem, Similarity
+from chipwise.model.kinds.ranking.stem import FUSIONS, RankingStem, Similarity
 from chipwise.model.ops.matmul import Matmul
 from chipwise.model.ops.ranking import EmbeddingBagOp
 from chipwise.model.ops.workload import Phase, Workload

@@ -9,7 +9,7 @@ import torch
 from hypothesis import strategies as st
 
 from chipwise.api.testing.archs import crossing_archs, image_archs, question_archs
-from chipwise.api.testing.form_suite import FormSuite
+from chipwise.api.testing.form_suite import FormSuite, QuestionSuite
 from chipwise.errors import SpecError, Unsupported
 from chipwise.model.arch.arch import ArchSpec
 from chipwise.model.arch.design import Design
@@ -38,14 +38,14 @@ class TestImageClassifiers(FormSuite):
         return image_archs()
 
 
-class TestQuestions(FormSuite):
+class TestQuestions(QuestionSuite):
     """Any small model that answers questions about images."""
 
     def archs(self) -> st.SearchStrategy[ArchSpec]:
         return question_archs()
 
 
-class TestQuestionsByCrossAttention(FormSuite):
+class TestQuestionsByCrossAttention(QuestionSuite):
     """Any small model whose questions see the image by cross-attention."""
 
     def archs(self) -> st.SearchStrategy[ArchSpec]:

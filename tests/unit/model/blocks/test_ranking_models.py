@@ -8,7 +8,7 @@ import pytest
 from hypothesis import strategies as st
 
 from chipwise.api.testing.archs import ranking_archs
-from chipwise.api.testing.form_suite import FormSuite, check_alone
+from chipwise.api.testing.form_suite import RankingSuite
 from chipwise.deploy.export.onnx import random_weights
 from chipwise.errors import SpecError, Unsupported
 from chipwise.model.arch.arch import ArchSpec
@@ -31,14 +31,11 @@ from chipwise.predict.cost.memory import memory_parts
 REQUEST = Workload(prompt_tokens=1, new_tokens=1)
 
 
-class TestRankingModels(FormSuite):
+class TestRankingModels(RankingSuite):
     """Any small ranking model."""
 
     def archs(self) -> st.SearchStrategy[ArchSpec]:
         return ranking_archs()
-
-    def test_candidates_do_not_see_one_another(self) -> None:
-        self._each(check_alone)
 
 
 def ranker(*, pointwise: bool = False, width: int = 0, bag: int = 0, depth: int = 2) -> ArchSpec:

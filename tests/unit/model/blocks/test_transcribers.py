@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from hypothesis import strategies as st
 
 from chipwise.api.testing.archs import sound_archs
-from chipwise.api.testing.form_suite import FormSuite
+from chipwise.api.testing.form_suite import SoundSuite
 from chipwise.deploy.export.onnx import random_weights
 from chipwise.errors import Unsupported
 from chipwise.model.arch.arch import ArchSpec
@@ -34,7 +34,7 @@ from chipwise.predict.cost.memory import memory_parts
 SOUND = Workload(prompt_tokens=1, new_tokens=1)
 
 
-class TestTranscribers(FormSuite):
+class TestTranscribers(SoundSuite):
     """Any small transcribing model."""
 
     def archs(self) -> st.SearchStrategy[ArchSpec]:

@@ -12,7 +12,7 @@ import pytest
 import torch
 from test_diffusion import BASE, CHOICES, DATA, SPACE
 
-from chipwise.api.testing.form_suite import check_export, check_flops, check_parameters
+from chipwise.api.testing.form_suite import DenoiserSuite, check_parameters
 from chipwise.api.testing.machines import core_like
 from chipwise.core.fields import build
 from chipwise.deploy.export.hf import load_pretrained
@@ -172,8 +172,8 @@ def test_latents_are_learnt_and_the_decoder_is_not(opened: Any, learnt: Any) -> 
 def test_all_forms_draw_the_same_images(opened: Any, learnt: Any, tmp_path: Path) -> None:
     transformers = pytest.importorskip("transformers")
     arch = design(steps=2).arch
-    check_flops(arch)
-    check_export(arch)
+    DenoiserSuite().check_flops(arch)
+    DenoiserSuite().check_export(arch)
     item = Exported(design=Design(arch=arch), weights=read(learnt.weights), folder=tmp_path)
     opened.ship(item, tmp_path / "winner", {})
     path = export(item.design, item.weights, tmp_path / "winner" / "model.onnx")

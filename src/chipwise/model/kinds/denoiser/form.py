@@ -63,7 +63,7 @@ def _inputs(arch: ArchSpec, generator: np.random.Generator, batch: int) -> tuple
 
 DENOISER = Form(
     name="denoiser",
-    matches=lambda arch: isinstance(arch.head, Denoiser),
+    head=Denoiser,
     other="it does not denoise images",
     departures=_departures,
     does=lambda arch: "draws images",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from chipwise.errors import Unsupported
 from chipwise.model.arch.arch import ArchSpec
 from chipwise.model.kinds.denoiser.denoiser import END_PARTS, Denoiser
 from chipwise.model.kinds.image.stem import ImageStem
@@ -14,9 +13,7 @@ def parts_of(arch: ArchSpec) -> tuple[ImageStem, Denoiser]:
     Raises:
         Unsupported: ``arch`` is not a denoiser.
     """
-    if not isinstance(arch.head, Denoiser):
-        raise Unsupported(f"{arch.name} does not denoise images")
-    return arch.stem_as(ImageStem), arch.head
+    return arch.stem_as(ImageStem), arch.head_as(Denoiser)
 
 
 def modulation_widths(arch: ArchSpec) -> dict[str, int]:

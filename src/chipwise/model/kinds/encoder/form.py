@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from chipwise.model.arch.arch import ArchSpec
 from chipwise.model.arch.departures import encoding_departures, in_layers, unbuilt
-from chipwise.model.arch.ends import Pooler, States
+from chipwise.model.arch.ends import Pooler, States, Tokens
 from chipwise.model.kinds.encoder import weights
 from chipwise.model.kinds.form import Form, Modelling, random_tokens
 
@@ -35,7 +35,8 @@ def _departures(arch: ArchSpec) -> Iterator[str]:
 
 ENCODER = Form(
     name="encoder",
-    matches=lambda arch: next(_departures(arch), None) is None,  # variants that are not built count as decoders
+    stem=Tokens,
+    only=lambda arch: next(_departures(arch), None) is None,  # variants that are not built count as decoders
     departures=_departures,
     does=lambda arch: "encodes text",
     weights=(weights.stem, weights.head),

@@ -18,7 +18,7 @@ from chipwise.model.arch.departures import encoding_departures, heads_departures
 from chipwise.model.arch.ends import Classes
 from chipwise.model.arch.layer import Layer
 from chipwise.model.arch.mixers import Attention
-from chipwise.model.kinds.form import Form, Modelling, Sketch, joined, random_signals, same_input
+from chipwise.model.kinds.form import Form, Modelling, Sketch, joined, random_signals, same_ends
 from chipwise.model.kinds.image import lower, weights
 from chipwise.model.kinds.image.pyramid import stage_archs
 from chipwise.model.kinds.image.stem import ImageStem
@@ -168,7 +168,7 @@ def same_patches(sub: ArchSpec, whole: ArchSpec) -> None:
     """
     if any(question_of(stem) is not None for stem in (sub.stem, whole.stem)):
         raise SpecError("models of questions about images share no weights by cutting", field="question")
-    same_input(sub, whole)
+    same_ends(sub, whole)
     small, large = sub.stem_as(ImageStem), whole.stem_as(ImageStem)
     if replace(small, convs=large.convs) != large or len(small.convs) != len(large.convs):
         raise SpecError("images are cut into other patches than the whole's", field="stem")
@@ -184,7 +184,7 @@ def _inputs(arch: ArchSpec, generator: np.random.Generator, batch: int) -> tuple
 
 CLASSIFIER = Form(
     name="classifier",
-    matches=lambda arch: isinstance(arch.stem, ImageStem | QuestionStem),
+    stem=(ImageStem, QuestionStem),
     other="it does not read images",
     departures=_departures,
     does=_does,

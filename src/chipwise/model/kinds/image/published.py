@@ -30,13 +30,9 @@ _FREE = {
 _WHERE = "in encoders of images"
 
 
-def encodes_images(arch: ArchSpec) -> bool:
-    """Whether ``arch`` is of this kind, built or not: an image model without classes or with scaled blocks."""
-    if not isinstance(arch.stem, ImageStem):
-        return False
-    return isinstance(arch.head, States | Pooler | Projector) or (
-        isinstance(arch.head, Classes) and any(layer.scale for layer in arch.layers)
-    )
+def _encodes(arch: ArchSpec) -> bool:
+    """Whether an image model has no classes, or scaled blocks."""
+    return not isinstance(arch.head, Classes) or any(layer.scale for layer in arch.layers)
 
 
 def builds_projector(arch: ArchSpec) -> bool:
@@ -102,7 +98,9 @@ def _layer_departures(layer: Layer, stem: ImageStem) -> Iterator[str]:
 
 IMAGE_ENCODER = Form(
     name="image encoder",
-    matches=encodes_images,
+    stem=ImageStem,
+    head=(States, Pooler, Projector, Classes),
+    only=_encodes,
     other="it does not encode images",
     departures=_departures,
     does=lambda arch: "encodes images",

@@ -8,7 +8,7 @@ from typing import ClassVar
 
 from chipwise.core.fields import check_fields, positive
 from chipwise.errors import SpecError, Unsupported
-from chipwise.model.arch.trunk import Head, Reads, Stem, Trunk
+from chipwise.model.arch.trunk import LAST, Head, Reads, Stem, Trunk
 from chipwise.model.kinds.image.stem import ImageStem
 from chipwise.model.kinds.question.projector.spec import Projector
 
@@ -40,6 +40,7 @@ class QuestionStem(Stem):
     """Reads an image, whose patches a projector turns into tokens, and the words of a question about it."""
 
     reads: ClassVar[Reads] = "image"
+    does: ClassVar[str] = "answer questions about images"
     asks: ClassVar[bool] = True
     image: ImageStem
     question: Question
@@ -93,6 +94,8 @@ class QuestionStem(Stem):
         """Checks that ``head`` can answer, and that width and positions of ``trunk`` fit image and words."""
         if not head.answers:
             raise SpecError("needs an image's patches, none before them, and a head of classes", field="question")
+        if head.pooling != "last":
+            raise SpecError(LAST, field="pooling")
         if self.projector.widths[-1] != trunk.d_model:
             raise SpecError(f"must end with the width {trunk.d_model}", field="projector.widths")
         if trunk.max_tokens != self.positions:

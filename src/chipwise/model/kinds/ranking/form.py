@@ -12,13 +12,12 @@ from dataclasses import replace
 import numpy as np
 
 from chipwise.core.arrays import AnyArray
-from chipwise.errors import SpecError, Unsupported
+from chipwise.errors import SpecError
 from chipwise.model.arch.arch import ArchSpec
 from chipwise.model.arch.departures import encoding_departures, in_layers, unbuilt
-from chipwise.model.arch.design import FUSIONS
 from chipwise.model.arch.layer import Layer
 from chipwise.model.arch.mixers import Attention
-from chipwise.model.kinds.form import Form, Modelling, Sketch, same_input
+from chipwise.model.kinds.form import Form, Modelling, Sketch, same_ends
 from chipwise.model.kinds.ranking import lower, weights
 from chipwise.model.kinds.ranking.stem import RankingStem
 
@@ -32,9 +31,7 @@ def with_candidates(arch: ArchSpec, count: int) -> ArchSpec:
         SpecError: ``count`` is below 1.
         Unsupported: ``arch`` does not rank candidates.
     """
-    if not isinstance(arch.stem, RankingStem):
-        raise Unsupported(f"{arch.name} does not rank candidates")
-    return replace(arch, stem=replace(arch.stem, candidates=count))
+    return replace(arch, stem=replace(arch.stem_as(RankingStem), candidates=count))
 
 
 def _departures(arch: ArchSpec) -> Iterator[str]:
@@ -63,7 +60,7 @@ def _sketch(arch: ArchSpec) -> Sketch:
 
 def _same_requests(sub: ArchSpec, whole: ArchSpec) -> None:
     """Checks that the stems differ only in the number of candidates and the width of tables before a matrix."""
-    same_input(sub, whole)
+    same_ends(sub, whole)
     small, large = sub.stem_as(RankingStem), whole.stem_as(RankingStem)
     if bool(small.width) != bool(large.width) or small.width > large.width:
         raise SpecError(f"rows of {small.width} values do not fit into the whole's {large.width}", field="stem.width")
@@ -80,7 +77,7 @@ def _inputs(arch: ArchSpec, generator: np.random.Generator, batch: int) -> tuple
 
 RANKER = Form(
     name="ranker",
-    matches=lambda arch: isinstance(arch.stem, RankingStem),
+    stem=RankingStem,
     other="it does not rank candidates",
     departures=_departures,
     does=lambda arch: "ranks candidates",
@@ -95,6 +92,5 @@ RANKER = Form(
     sketch=_sketch,
     check_cut=_same_requests,
     shrinks=True,
-    fusions=FUSIONS,
     tables_shared=True,
 )

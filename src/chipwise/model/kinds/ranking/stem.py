@@ -21,6 +21,9 @@ from chipwise.model.arch.trunk import Head, Reads, Stem, Trunk
 MOST_ROWS = 10**12  # most rows of a table
 RANKED = "candidates, and only they, are ranked by a head of scores or similarity"
 FULL = "full"
+FUSIONS = ("qkv", "up", "tables")
+"""Groups of operators that a ranking model's graph may fuse into one: attention's projections (``qkv``), a
+feed-forward's gate and up projections (``up``), and the look-ups of an item and its tags (``tables``)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,7 +35,9 @@ class RankingStem(Stem):
     """
 
     reads: ClassVar[Reads] = "request"
+    does: ClassVar[str] = "rank candidates"
     ranks: ClassVar[bool] = True
+    fusions: ClassVar[tuple[str, ...]] = FUSIONS
     items: int
     history: int
     candidates: int  # candidates per request

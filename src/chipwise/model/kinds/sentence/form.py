@@ -21,7 +21,7 @@ from chipwise.model.arch.arch import ArchSpec
 from chipwise.model.arch.departures import encoding_departures, in_layers, unbuilt
 from chipwise.model.arch.ends import Classes
 from chipwise.model.blocks.weights import Shapes, linear, norm
-from chipwise.model.kinds.form import Form, Modelling, Sketch, same_input
+from chipwise.model.kinds.form import Form, Modelling, Sketch, same_ends
 from chipwise.model.kinds.sentence import lower
 from chipwise.model.kinds.sentence.stem import SentenceStem
 
@@ -55,7 +55,7 @@ def _head(arch: ArchSpec) -> Shapes:
 
 def _same_texts(sub: ArchSpec, whole: ArchSpec) -> None:
     """Checks that the stems differ only in the width of a table before a matrix."""
-    same_input(sub, whole)
+    same_ends(sub, whole)
     small, large = sub.stem_as(SentenceStem), whole.stem_as(SentenceStem)
     if bool(small.width) != bool(large.width) or small.width > large.width:
         raise SpecError(f"rows of {small.width} values do not fit into the whole's {large.width}", field="stem.width")
@@ -69,7 +69,7 @@ def _inputs(arch: ArchSpec, generator: np.random.Generator, batch: int) -> tuple
 
 SENTENCES = Form(
     name="classifier of texts",
-    matches=lambda arch: isinstance(arch.stem, SentenceStem),
+    stem=SentenceStem,
     other="it does not tell texts apart",
     departures=_departures,
     does=lambda arch: f"tells {arch.outputs:,} classes of texts of {arch.max_tokens:,} words apart",

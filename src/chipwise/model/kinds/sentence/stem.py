@@ -25,6 +25,7 @@ class SentenceStem(Stem):
     """
 
     reads: ClassVar[Reads] = "request"
+    does: ClassVar[str] = "tell texts apart"
     words: int
     tokens: int
     width: int = 0

@@ -29,11 +29,6 @@ KERNEL, STRIDES = 3, (1, 2)  # kernel size and strides of the convolutions over 
 _FREE = {"stem", "classes", "head", "causal", "chunk", "conv", "norm"}  # ``later`` fields that speech recognisers set
 
 
-def transcribes(arch: ArchSpec) -> bool:
-    """Whether ``arch`` is of this kind: audio with learned positions, which pretrained audio encoders do not have."""
-    return isinstance(arch.stem, SoundStem) and arch.positions == "learned"
-
-
 def frame_conv(channels: int, stride: int) -> SoundConv:
     """A convolution over frames that chipwise builds: kernel 3, with this stride, padded."""
     return SoundConv(channels=channels, kernel=KERNEL, stride=stride, pad=KERNEL // 2)
@@ -85,7 +80,8 @@ def not_cut(sub: ArchSpec, whole: ArchSpec) -> None:
 
 TRANSCRIBER = Form(
     name="transcriber",
-    matches=transcribes,
+    stem=SoundStem,
+    only=lambda arch: arch.positions == "learned",  # pretrained audio encoders have none
     other="it does not take audio with a learned table of positions",
     departures=_departures,
     does=lambda arch: "transcribes sound",

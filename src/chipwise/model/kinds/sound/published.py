@@ -26,13 +26,10 @@ _FREE = {"stem", "classes", "head", "causal", "norm_place", "embedding_norm", "f
 
 def encoder_of(arch: ArchSpec) -> ArchSpec:
     """The encoder of a speech-to-text encoder-decoder, as a separate model; other models are returned unchanged."""
-    if arch.encoder_stem is None:
+    if not arch.encoder_tokens:
         return arch
     return replace(
-        arch,
-        d_model=arch.encoder_width,
-        stem=arch.encoder_stem,
-        head=States(),
+        arch.encoding(),
         layers=arch.encoder,
         encoder=(),
         encoder_d_model=0,
@@ -76,7 +73,7 @@ def _layer_departures(layer: Layer) -> Iterator[str]:
 
 LISTENER = Form(
     name="listener",
-    matches=lambda arch: isinstance(arch.stem, SoundStem),
+    stem=SoundStem,
     other="it does not take audio",
     departures=_departures,
     does=lambda arch: "transcribes sound",

@@ -56,6 +56,7 @@ class SoundStem(Stem):
     """
 
     reads: ClassVar[Reads] = "sound"
+    does: ClassVar[str] = "take audio"
     seconds: float
     rate: float
     channels: int

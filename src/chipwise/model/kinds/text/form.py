@@ -9,6 +9,7 @@ from collections.abc import Iterator
 
 from chipwise.model.arch.arch import ArchSpec
 from chipwise.model.arch.departures import block_departures, in_layers, unbuilt
+from chipwise.model.arch.ends import Tokens
 from chipwise.model.arch.layer import Layer
 from chipwise.model.arch.mixers import Attention
 from chipwise.model.kinds.form import Form, Modelling, random_tokens
@@ -30,7 +31,7 @@ def _departures(arch: ArchSpec) -> Iterator[str]:
 
 DECODER = Form(
     name="decoder",
-    matches=lambda arch: arch.reads_tokens,
+    stem=Tokens,
     departures=_departures,
     does=lambda arch: "reads text",
     weights=(weights.stem, weights.head),
