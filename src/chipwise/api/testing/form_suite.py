@@ -88,10 +88,9 @@ class FormSuite:
 
         Torch computes all positions to the end, while lowering drops some. So classes are told by the mean.
         """
-        head = arch.head
-        return replace(arch, head=replace(head, pooling="mean")) if self.exact and isinstance(
-            head, Classes
-        ) else arch, 0
+        if self.exact and isinstance(arch.head, Classes):
+            return replace(arch, head=replace(arch.head, pooling="mean")), 0
+        return arch, 0
 
     def designs(self, arch: ArchSpec) -> list[Design]:
         """Variants of a model to export."""

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from chipwise.api.testing.form_suite import check_flops, inputs_of
+from chipwise.api.testing.form_suite import FormSuite, inputs_of
 from chipwise.deploy.export.hf import load_pretrained, save_pretrained
 from chipwise.deploy.export.onnx import export
 from chipwise.deploy.runtimes.onnxruntime import OnnxClassifier
@@ -68,7 +68,7 @@ def test_logits_are_those_of_transformers(name: str, tmp_path: Path) -> None:
     narrow = OnnxClassifier(export(Design(arch=arch, weights="int8"), weights, tmp_path / "int8.onnx"), batch=3)
     off = narrow.prefill(images.numpy()) - expected
     assert 0 < np.abs(off).max() < 0.2 * np.abs(expected).max()
-    check_flops(arch)
+    FormSuite().check_flops(arch)
 
 
 def test_a_swin_is_written_as_transformers_own(tmp_path: Path) -> None:

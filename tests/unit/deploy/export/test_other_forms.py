@@ -192,12 +192,12 @@ FEW = settings(
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],
 )  # fmt: skip
 CHECKS: dict[str, tuple[Any, Callable[[ArchSpec], None]]] = {
-    "images": (small.image_archs(), form_suite.check_export),
-    "questions": (small.question_archs(), form_suite.check_export),
-    "questions beside images": (small.crossing_archs(), form_suite.check_export),
-    "denoisers": (small.denoiser_archs(), form_suite.check_export),
-    "sounds": (small.sound_archs(), form_suite.check_export),
-    "rankings": (small.ranking_archs(), form_suite.check_export),
+    "images": (small.image_archs(), form_suite.FormSuite().check_export),
+    "questions": (small.question_archs(), form_suite.QuestionSuite().check_export),
+    "questions beside images": (small.crossing_archs(), form_suite.QuestionSuite().check_export),
+    "denoisers": (small.denoiser_archs(), form_suite.DenoiserSuite().check_export),
+    "sounds": (small.sound_archs(), form_suite.SoundSuite().check_export),
+    "rankings": (small.ranking_archs(), form_suite.RankingSuite().check_export),
     "candidates alone": (small.ranking_archs(), form_suite.check_alone),
 }
 
