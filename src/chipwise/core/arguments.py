@@ -1,4 +1,4 @@
-"""Checks arguments of public functions: types by their hints, numbers by their ranges.
+"""Checks the arguments of public functions: their types by type hints, numbers also by ranges.
 
 A wrong argument raises an :class:`~chipwise.errors.InputError` that names it.
 """
@@ -22,7 +22,7 @@ from chipwise.errors import InputError, SpecError, UnknownName, nearest, short
 
 Function = TypeVar("Function", bound=Callable[..., object])
 
-_AT_LEAST = {  # by argument name, which has the same meaning in every public function
+_AT_LEAST = {  # least value by argument name; a name means the same in every public function
     **dict.fromkeys(("prompt", "new", "batch", "threads", "microbatches", "workers", "count", "window"), 1),
     **dict.fromkeys(("tp", "pp", "ep", "dp"), 1),
     **dict.fromkeys(("steps", "accumulate", "shared_steps"), 1),
@@ -66,11 +66,12 @@ def public(function: Function) -> Function:
 
 
 def stated_by(whole: Callable[[Mapping[str, object]], str | None], *names: str) -> Callable[[Function], Function]:
-    """Decorates a public function with arguments that another argument may state; refuses them beside it.
+    """Decorates a public function in which one argument may set others; rejects arguments that are set twice.
 
     Args:
-        whole: What states them, in words ("the question file"), by the arguments as given; None if nothing does.
-        names: The arguments. They are refused at their defaults too, if they are given.
+        whole: Given the arguments, describes the one that sets others ("the question file"); None if there is none.
+        names: The arguments that it may set. They are rejected even with their default values if they are passed
+            explicitly.
     """
 
     def decorate(function: Function) -> Function:
@@ -91,7 +92,7 @@ def stated_by(whole: Callable[[Mapping[str, object]], str | None], *names: str) 
 
 
 def check_argument(name: str, value: object, hint: object) -> None:
-    """Checks one argument by its type hint and, for numbers, by the range for its name.
+    """Checks one argument by its type hint and, for numbers, by the range of its name.
 
     Raises:
         SpecError: The value has the wrong type or is out of range; ``name`` is its field.
@@ -125,7 +126,7 @@ def _is_finite(value: numbers.Real) -> bool:
 
 @functools.cache
 def _hints(function: Callable[..., object]) -> dict[str, object]:
-    """Type hints of the parameters. Callables are only checked to be callable, so their hints need not be loaded."""
+    """Type hints of the parameters. For callables, only callability is checked, so their hints are not loaded."""
     own = {name: hint for name, hint in function.__annotations__.items() if name != "return"}
     kept = {name: hint for name, hint in own.items() if not str(hint).startswith("Callable")}
     holder = type("Hints", (), {"__annotations__": kept, "__module__": function.__module__})

@@ -1,4 +1,4 @@
-"""Names for arrays in annotations: one for each element type."""
+"""Type aliases of arrays, one for each element type."""
 
 from __future__ import annotations
 
@@ -11,6 +11,6 @@ AnyArray = NDArray[Any]
 Float32Array = NDArray[np.float32]
 Float64Array = NDArray[np.float64]
 Number = TypeVar("Number", float, Float64Array)
-"""One number, or an array of them, in arguments and result alike."""
+"""Type variable of functions that take and return either a number or an array."""
 Count = TypeVar("Count", int, NDArray[np.int64])
-"""The same of whole numbers."""
+"""Type variable for either a whole number or an array of them."""

@@ -1,4 +1,4 @@
-"""CSV tables read row by row: a bad row gives an error for that row, a bad file an error for the file."""
+"""Reads CSV tables row by row: a bad row gives an error for that row, a bad file an error for the file."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ def read_rows(
     without: Iterable[str] = (),
     optional: Sequence[str] = (),
 ) -> list[dict[str, str]]:
-    """Rows of a CSV file by column name: the ``known`` columns (default: all) except those in ``without``.
+    """Yields the rows of a CSV file by column name: the ``known`` columns (default: all) except those in ``without``.
 
     Raises:
-        SpecError: The file is missing, not a table, lacks a column of ``required``, has a column twice, or one that
-            looks like a misspelt one of ``optional``.
+        SpecError: The file is missing or not a table, lacks a column of ``required``, has a column twice, or has a
+            column whose name looks like a misspelling of one in ``optional``.
     """
     text = read_text(path, most=MOST_TABLE_BYTES)
     try:

@@ -1,4 +1,4 @@
-"""Identity of a value: sha256 over canonical JSON of its schema version and fields."""
+"""Digest that identifies a value: sha256 of canonical JSON with its schema version and fields."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ SCHEMA = 1
 def plain(value: object) -> Any:
     """``value`` converted for JSON: dataclasses as objects, tuples as lists, enums by value.
 
-    A field with the metadata ``later`` is left out at its default, so that adding it changes no identity.
+    Fields marked ``later`` are left out at their default, so that adding them changes no digest.
     """
     if isinstance(value, Stored):
         return plain(value.stored())
@@ -33,6 +33,6 @@ def plain(value: object) -> Any:
 
 
 def digest(value: object, *, length: int = 16) -> str:
-    """The first ``length`` hex digits of the identity of ``value``."""
+    """The first ``length`` hex digits of the digest of ``value``."""
     text = json.dumps([SCHEMA, plain(value)], sort_keys=True, separators=(",", ":"), allow_nan=False)
     return hashlib.sha256(text.encode()).hexdigest()[:length]

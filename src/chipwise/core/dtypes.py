@@ -27,17 +27,17 @@ class DType(StrEnum):
 
     @property
     def bits(self) -> int:
-        """Bits that one value takes in memory (TF32 is stored as FP32)."""
+        """Bits per value in memory (TF32 is stored as FP32)."""
         return _BITS[self]
 
     @property
     def size_bytes(self) -> float:
-        """Bytes that one value takes in memory."""
+        """Bytes per value in memory."""
         return self.bits / 8
 
     @classmethod
     def named(cls, name: str) -> DType:
-        """The format called ``name``, with the usual other spellings (``bfloat16``, ``float32``, …)."""
+        """The format called ``name``; other common spellings (``bfloat16``, ``float32``, …) are accepted."""
         key = str(name).lower()
         try:
             return cls(OF_VALUES.get(key, key))
@@ -77,7 +77,7 @@ OF_WEIGHTS = {
     "awq": "int4",
     "gptq": "int4",
 }
-"""Other names of formats of weights, as checkpoints and serving engines call them."""
+"""Other names of weight formats, used by checkpoints and serving engines."""
 
 
 Size: TypeAlias = "int | float | AnyArray"  # a number, or an array of them; commands load this without numpy
@@ -85,7 +85,7 @@ Size: TypeAlias = "int | float | AnyArray"  # a number, or an array of them; com
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WeightFormat:
-    """Storage of a weight matrix: values of ``dtype``, and scales for blocks of them.
+    """How a weight matrix is stored: values of ``dtype``, and scales for blocks of values.
 
     A block is ``block`` values along k (None: all of k) in ``block_columns`` columns (None: all of n, one scale for the
     whole matrix). ``scale_bits`` is 0 for formats without scales.
@@ -96,16 +96,16 @@ class WeightFormat:
     block: int | None = None
     block_columns: int | None = 1
     scale_bits: int = 0
-    zero_bits: int = 0  # zero point of each block
-    matrix_scale_bits: int = 0  # scale of the whole matrix, in addition to block scales
+    zero_bits: int = 0  # bits of each block's zero point
+    matrix_scale_bits: int = 0  # bits of a scale for the whole matrix, in addition to block scales
     padded: bool = True  # whether an incomplete last block along k is stored in full
-    value_bits: float | None = None  # bits of a stored value, if different from ``dtype``
-    head: str | None = None  # format of head and token table in such files, if different
+    value_bits: float | None = None  # bits per stored value, if different from ``dtype``
+    head: str | None = None  # format of head and token table in files of this format, if different
     table: str | None = None
 
     @property
     def stored_bits(self) -> float:
-        """Bits that one value takes before its share of the scales."""
+        """Bits per value without scales."""
         return self.dtype.bits if self.value_bits is None else self.value_bits
 
     def matrix_bytes(self, k: Size, n: Size) -> Size:
@@ -118,19 +118,19 @@ class WeightFormat:
 
     @property
     def bits_per_weight(self) -> float:
-        """Bits that one value of a large matrix takes, its share of the scales included."""
+        """Bits per value of a large matrix, including its share of the scales."""
         if self.block is None or self.block_columns is None:
             return float(self.stored_bits)
         return self.stored_bits + (self.scale_bits + self.zero_bits) / (self.block * self.block_columns)
 
 
 def _blocks(name: str, dtype: DType, bits: float, block: int = 256, table: str | None = None) -> WeightFormat:
-    """A GGUF format with ``bits`` per value, scales included; its files keep the head in q6_k."""
+    """A GGUF format with ``bits`` per value, scales included; files of this format keep the head in q6_k."""
     return WeightFormat(name=name, dtype=dtype, block=block, value_bits=bits, head="q6_k", table=table or name)
 
 
 def _mlx(name: str, dtype: DType) -> WeightFormat:
-    """MLX's quantised linear layers, head and table too: groups of 64, an fp16 scale and an fp16 bias each."""
+    """MLX's format for quantised layers, head and table: groups of 64 values with an fp16 scale and an fp16 bias."""
     return WeightFormat(name=name, dtype=dtype, block=64, scale_bits=16, zero_bits=16, head=name, table=name)
 
 
@@ -141,29 +141,29 @@ FORMATS: dict[str, WeightFormat] = {
         WeightFormat(name="bf16", dtype=DType.BF16),
         WeightFormat(name="fp16", dtype=DType.FP16),
         WeightFormat(name="int8", dtype=DType.INT8, scale_bits=32),
-        # Stored as int8; activations are quantised on the way in and integers are multiplied.
+        # Stored as int8; activations are quantised before the product, which is computed in integers.
         WeightFormat(name="w8a8", dtype=DType.INT8, scale_bits=32),
         WeightFormat(name="int4", dtype=DType.INT4, block=32, scale_bits=32),
-        # compressed-tensors' pack-quantized: groups of 32 along k, a 16-bit scale each, no zero point.
+        # compressed-tensors' pack-quantized: groups of 32 along k, each with a 16-bit scale and no zero point.
         WeightFormat(name="int4_g32", dtype=DType.INT4, block=32, scale_bits=16),
-        # AWQ and GPTQ checkpoints: groups of 128 along k, an fp16 scale and a 4-bit zero point each.
+        # AWQ and GPTQ checkpoints: groups of 128 along k, each with an fp16 scale and a 4-bit zero point.
         WeightFormat(name="int4_g128", dtype=DType.INT4, block=128, scale_bits=16, zero_bits=4),
         WeightFormat(name="fp8", dtype=DType.FP8, block_columns=None, scale_bits=32),
-        # DeepSeek-V3 (arXiv:2412.19437, section 3.3): 128×128 blocks, an fp32 scale each.
+        # DeepSeek-V3 (arXiv:2412.19437, section 3.3): 128×128 blocks, each with an fp32 scale.
         WeightFormat(name="fp8_block", dtype=DType.FP8, block=128, block_columns=128, scale_bits=32, padded=False),
-        # NVIDIA NVFP4: 16 values of E2M1 share an E4M3 scale, the matrix an fp32 one.
+        # NVIDIA NVFP4: 16 E2M1 values share an E4M3 scale; the whole matrix has an fp32 scale.
         WeightFormat(name="nvfp4", dtype=DType.FP4, block=16, scale_bits=8, matrix_scale_bits=32),
         # OCP Microscaling Formats 1.0: 32 values share an E8M0 scale.
         WeightFormat(name="mxfp4", dtype=DType.FP4, block=32, scale_bits=8),
-        # Blocks of GGUF, as ggml-common.h lays them out; dtype is what a block is unpacked to. 32 values, an fp16 scale
-        # (and an fp16 minimum: q4_1, q5_1); of 256 values, k-quants have scales of scales.
+        # GGUF blocks as in ggml-common.h; dtype is the format of unpacked values. Blocks of 32 have an fp16 scale
+        # (q4_1, q5_1: and an fp16 minimum); k-quants have blocks of 256 values with scales of scales.
         WeightFormat(name="q8_0", dtype=DType.INT8, block=32, scale_bits=16, head="q8_0", table="q8_0"),
         WeightFormat(name="q4_0", dtype=DType.INT4, block=32, scale_bits=16, head="q6_k", table="q4_0"),
         WeightFormat(name="q4_1", dtype=DType.INT4, block=32, scale_bits=16, zero_bits=16, head="q6_k", table="q4_1"),
-        # The same blocks in chipwise's own files: head and token table as the other matrices are.
+        # The same blocks in chipwise's GGUF files, where head and token table have the other matrices' format.
         WeightFormat(name="q8_0_own", dtype=DType.INT8, block=32, scale_bits=16, head="q8_0", table="q8_0"),
         WeightFormat(name="q4_0_own", dtype=DType.INT4, block=32, scale_bits=16, head="q4_0_own", table="q4_0_own"),
-        # The same in its ONNX files.
+        # The same blocks in chipwise's ONNX files.
         WeightFormat(name="int8_own", dtype=DType.INT8, scale_bits=32, head="int8_own", table="fp32"),
         WeightFormat(name="int4_own", dtype=DType.INT4, block=32, scale_bits=32, head="int4_own", table="fp32"),
         _blocks("q5_0", DType.INT8, 5.5, 32),
@@ -177,8 +177,8 @@ FORMATS: dict[str, WeightFormat] = {
         _blocks("iq4_xs", DType.INT4, 4.25),
         _blocks("iq3_xxs", DType.INT4, 3.0625),
         _blocks("iq2_xxs", DType.INT4, 2.0625),
-        # Files of llama.cpp's quantize, which keeps the value and down projections of some layers wider. Average bits
-        # of a layer's matrices, by its rules (llama-quant.cpp) over Llama 3 8B's shapes; other shapes differ by 1 to 2
+        # Files of llama-quantize, which keeps value and down projections of some layers in wider formats. Average bits
+        # of a layer's matrices by its rules (llama-quant.cpp) for Llama 3 8B's shapes; other shapes differ by 1 to 2
         # %.
         _blocks("q2_k", DType.INT4, 2.93, table="q2_k_block"),
         _blocks("q3_k_s", DType.INT4, 3.4375, table="q3_k"),
@@ -195,7 +195,7 @@ FORMATS: dict[str, WeightFormat] = {
 
 
 def format_name(text: str) -> str:
-    """Canonical name of the weight format ``text``, in any case and by its usual aliases."""
+    """Canonical name of the weight format ``text``; case and common aliases are accepted."""
     name = text.strip().lower()
     return OF_WEIGHTS.get(name, name)
 

@@ -1,4 +1,4 @@
-"""The extra that installs each optional package, so that a missing package gives a one-line error."""
+"""Which extra installs each optional package, so that a missing package gives a one-line error."""
 
 from __future__ import annotations
 
@@ -44,10 +44,10 @@ _DISTRIBUTIONS = {
 
 
 def require(module: str) -> None:
-    """Checks that an optional dependency is installed, before starting work that needs it at the end.
+    """Checks that an optional dependency is installed, before work starts that needs it only at the end.
 
     Raises:
-        MissingExtra: It is not installed.
+        MissingExtra: The dependency is not installed.
     """
     if importlib.util.find_spec(module) is None:
         raise MissingExtra(_DISTRIBUTIONS.get(module, module), EXTRA_OF[module])
@@ -63,7 +63,7 @@ def missing_extra(error: ModuleNotFoundError) -> MissingExtra | None:
 
 @contextlib.contextmanager
 def optional_imports() -> Iterator[None]:
-    """Turns the failed import of an optional dependency inside the block into :class:`MissingExtra`."""
+    """Context manager that turns a failed import of an optional dependency into :class:`MissingExtra`."""
     try:
         yield
     except ModuleNotFoundError as error:

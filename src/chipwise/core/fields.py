@@ -16,12 +16,12 @@ from chipwise.core.stored import Stored
 from chipwise.errors import InputError, SpecError, nearest, short
 
 T = TypeVar("T")
-MOST = 1_000_000_000  # far above any size of a model or request; products of a few still fit in a float
+MOST = 1_000_000_000  # far above any real size; products of a few such numbers still fit in a float
 _TYPE_NAMES = {int: "a whole number", float: "a number", str: "text", bool: "true or false", list: "a list"}
 
 
 def later(default: Any) -> Any:
-    """A field that older files lack: its ``default`` is neither written nor part of the identity."""
+    """Declares a field that older files lack: at its ``default`` it is neither written nor part of the digest."""
     return dataclasses.field(default=default, metadata={"later": True})
 
 
@@ -52,7 +52,7 @@ def whole_number(name: str, value: object, *, least: int = 1, most: int = MOST) 
     """Returns ``value`` as an int between ``least`` and ``most``; ``name`` is used in messages.
 
     Raises:
-        SpecError: It is not such a number.
+        SpecError: ``value`` is not such a number.
     """
     number: int = convert(int, value, name)
     if number < least:
@@ -84,7 +84,7 @@ def build(cls: type[T], data: object, *, field: str | None = None, file: str | N
     """Builds the dataclass ``cls`` from ``data`` (read from YAML or JSON), checking the type of every field.
 
     Raises:
-        SpecError: An unknown or missing field, a value of the wrong type, or one that ``cls`` refuses.
+        SpecError: A field is unknown or missing, or a value has the wrong type or is rejected by ``cls``.
     """
     try:
         return typing.cast("T", _build(cls, data, field))
@@ -99,7 +99,7 @@ def _hints(cls: type) -> dict[str, object]:
 
 @functools.cache
 def _field_types(cls: type) -> tuple[tuple[str, object, frozenset[type], frozenset[type]], ...]:
-    """Name and type of each field, and the types whose values (or a tuple's items) need no further check."""
+    """Name and type of each field, and the types whose values (or tuple items) need no further check."""
     hints = _hints(cls)
     return tuple(
         (f.name, hints[f.name], _sure(hints[f.name]), _sure_items(hints[f.name])) for f in dataclasses.fields(cls)
@@ -158,7 +158,7 @@ def convert(hint: object, value: object, field: str) -> object:
     """``value`` as the type ``hint``; integers widen to floats and nothing else converts.
 
     Raises:
-        SpecError: It is of another type.
+        SpecError: ``value`` has another type.
     """
     origin, args = typing.get_origin(hint), typing.get_args(hint)
     if hint is Any or hint is object:
@@ -228,7 +228,7 @@ def _union(options: tuple[object, ...], value: object, field: str) -> object:
     if value is None and type(None) in options:
         return None
     rest = [option for option in options if option is not type(None)]
-    if isinstance(value, Mapping):  # of several classes, choose the one that shares most fields, also for messages
+    if isinstance(value, Mapping):  # several classes are possible: choose the one that shares most fields
         rest.sort(key=lambda option: -len(value.keys() & getattr(option, "__dataclass_fields__", {}).keys()))
     first: SpecError | None = None
     for option in rest:
@@ -240,12 +240,12 @@ def _union(options: tuple[object, ...], value: object, field: str) -> object:
 
 
 def describe(value: object) -> str:
-    """``value`` with its kind, for a message: ``text ('3')``."""
+    """``value`` with its type in words, for messages: ``text ('3')``."""
     if value is None:
         return "nothing"
     if isinstance(value, float) and not math.isfinite(value):
         return str(value)
-    if " at 0x" in repr(value):  # an object with only the default repr
+    if " at 0x" in repr(value):  # an object with the default repr, which says little
         return f"an object of type {type(value).__name__}"
     kind = "a mapping" if isinstance(value, Mapping) else _TYPE_NAMES.get(type(value), type(value).__name__)
     return f"{kind} ({short(value)})"

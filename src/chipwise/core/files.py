@@ -25,16 +25,16 @@ from chipwise.core.fields import build as build
 from chipwise.core.fields import describe
 from chipwise.errors import DiskFull, InputError, OutputError, SpecError
 
-MOST_YAML_BYTES = 2 * 2**20  # ten times the largest bundled file
+MOST_YAML_BYTES = 2 * 2**20  # ten times the size of the largest bundled file
 MOST_BYTES = 2**29
 MOST_DIGITS = 308  # digits of a whole number in a file; the largest float has 309
 
 
 def read_bytes(path: str | Path, *, most: int = MOST_BYTES) -> bytes:
-    """The contents of a regular file of at most ``most`` bytes.
+    """Contents of a regular file of at most ``most`` bytes.
 
     Raises:
-        SpecError: There is no such file, it is not a regular file, is too large, or cannot be read.
+        SpecError: The file does not exist, is not a regular file, is too large, or cannot be read.
     """
     if not isinstance(path, str | Path):
         raise SpecError(f"must be the path of a file, not {describe(path)}", field="path")
@@ -92,10 +92,10 @@ def read_yaml(path: str | Path) -> dict[str, object]:
 
 
 def parse_yaml(text: str, *, name: str) -> dict[str, object]:
-    """The mapping that ``text`` holds; ``name`` is the file's, for messages.
+    """The mapping that ``text`` holds; ``name`` is the file's name, for messages.
 
     Raises:
-        SpecError: Broken YAML, or no mapping.
+        SpecError: ``text`` is broken YAML or not a mapping.
     """
     try:
         data = yaml.load(text, Loader=_loader(text))
@@ -117,7 +117,7 @@ def parse_yaml(text: str, *, name: str) -> dict[str, object]:
 
 
 class _UniqueConstructor(yaml.constructor.SafeConstructor):
-    """Builds plain values only, and refuses duplicate fields."""
+    """Builds only plain values, and rejects duplicate fields."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[object, object]:
         seen: set[object] = set()
@@ -138,7 +138,7 @@ class _UniqueConstructor(yaml.constructor.SafeConstructor):
 
 
 class _Loader(_UniqueConstructor, yaml.SafeLoader):
-    """Loader without recursion limits, for any text."""
+    """Slower loader in pure Python; on text that is nested too deep it raises an error."""
 
 
 if typing.TYPE_CHECKING:
@@ -148,7 +148,7 @@ else:
 
 
 class _FastLoader(_UniqueConstructor, _CLoader):
-    """Faster loader on libyaml, if PyYAML has it; its parser recurses without a limit."""
+    """Faster loader with libyaml, if PyYAML has it; text that is nested too deep can crash it."""
 
 
 def _exponent(loader: yaml.SafeLoader, node: yaml.ScalarNode) -> int | float:
@@ -159,19 +159,19 @@ def _exponent(loader: yaml.SafeLoader, node: yaml.ScalarNode) -> int | float:
 
 
 def _integer(loader: yaml.SafeLoader, node: yaml.ScalarNode) -> int:
-    """Reads a whole number of YAML that also fits in a float."""
+    """Reads a whole number in YAML that fits in a float."""
     _check_digits(node.value)
     return loader.construct_yaml_int(node)
 
 
 def _whole(digits: str) -> int:
-    """Reads a whole number of JSON that also fits in a float."""
+    """Reads a whole number in JSON that fits in a float."""
     _check_digits(digits)
     return int(digits)
 
 
 def _check_digits(text: str) -> None:
-    """Checks the length of a whole number.
+    """Checks the number of digits of a whole number.
 
     Raises:
         ValueError: The number has too many digits for a float.
@@ -196,10 +196,10 @@ def _loader(text: str) -> type[yaml.SafeLoader]:
 
 
 def write_atomic(path: str | Path, content: str | bytes) -> None:
-    """Writes ``content`` atomically: readers, also after a kill, see the old or the new file, never a part.
+    """Writes ``content`` atomically: readers see the old or the new file, never a part, even if the process is killed.
 
-    If the path is a symbolic link, its target is written. Missing folders are created, since this is for files in
-    chipwise's own folders; for files named by the user, use :func:`write_output`.
+    If the path is a symbolic link, its target is written. Missing folders are created, because this function is for
+    files in chipwise's own folders; for files named by the user, use :func:`write_output`.
 
     Raises:
         DiskFull: No space is left.
@@ -228,14 +228,14 @@ def write_output(path: str | Path, content: str | bytes) -> None:
 
     Raises:
         DiskFull: No space is left.
-        OutputError: There is no such folder, it may not be written, or the path is a folder, a pipe or a device.
+        OutputError: The folder does not exist or is not writable, or the path is a folder, a pipe or a device.
     """
     check_output(path)
     write_atomic(path, content)
 
 
 def check_output(path: str | Path, *, source: str | Path | None = None) -> None:
-    """Checks that an output file can be written, before any work on its contents.
+    """Checks that an output file can be written, before its contents are computed.
 
     Args:
         path: The file to write.
@@ -243,7 +243,7 @@ def check_output(path: str | Path, *, source: str | Path | None = None) -> None:
 
     Raises:
         InputError: ``path`` is ``source``.
-        OutputError: There is no such folder, it may not be written, or the path is a folder, a pipe or a device.
+        OutputError: The folder does not exist or is not writable, or the path is a folder, a pipe or a device.
     """
     target = Path(path)
     with storage(path):
@@ -268,13 +268,13 @@ _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 class storage:  # noqa: N801  (reads as a sentence: with storage(path): …)
-    """Turns disk errors inside the block into OutputError or DiskFull, which name ``path`` and what to do."""
+    """Context manager that turns disk errors into OutputError or DiskFull, which name ``path`` and what to do."""
 
     def __init__(self, path: str | Path) -> None:
         self.path = path
 
     def __enter__(self) -> None:
-        """Does nothing."""
+        """Enters the context; nothing is prepared."""
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         if not isinstance(error, OSError):
@@ -296,11 +296,11 @@ def resumable() -> Iterator[None]:
 
 @contextlib.contextmanager
 def refused_files() -> Iterator[None]:
-    """Turns an operating-system error about a file, such as a missing permission, into a one-line error.
+    """Context manager that turns operating-system errors on files, such as a missing permission, into one-line errors.
 
     Raises:
-        OutputError: The file could not be used; the message gives the system's reason.
-        DiskFull: No space is left for it, or for standard output.
+        OutputError: The file cannot be used; the message gives the system's reason.
+        DiskFull: No space is left for the file or for standard output.
     """
     try:
         yield
@@ -334,10 +334,10 @@ def read_mapping(path: str | Path) -> dict[str, object]:
 
 
 def parse_json(text: str, *, name: str) -> object:
-    """Parses JSON; ``name`` is the file's, for messages.
+    """Parses JSON; ``name`` is the file's name, for messages.
 
     Raises:
-        SpecError: It is not JSON.
+        SpecError: The text is not JSON.
     """
     try:
         return json.loads(text, parse_int=_whole)
@@ -348,7 +348,7 @@ def parse_json(text: str, *, name: str) -> object:
 
 
 def write_json(path: str | Path, value: object) -> None:
-    """Writes ``value`` as indented JSON, atomically. NaN and infinity are refused: JSON has neither."""
+    """Writes ``value`` as indented JSON, atomically. NaN and infinity are rejected, because JSON has neither."""
     write_atomic(path, json.dumps(value, indent=1, allow_nan=False) + "\n")
 
 
@@ -358,7 +358,7 @@ def write_yaml(path: str | Path, value: object) -> None:
 
 
 class _Dumper(yaml.SafeDumper):
-    """Quotes text that the loaders would read as a number."""
+    """YAML dumper that quotes text which the loaders would read as a number."""
 
 
 _Dumper.yaml_implicit_resolvers = _Loader.yaml_implicit_resolvers

@@ -1,4 +1,4 @@
-"""Checks names from other machines' files: short, and without terminal control characters."""
+"""Checks that names from other machines' files are short and contain no terminal control characters."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Plain text for a given width: tables and paragraphs in which numbers and quantities never wrap.
+"""Lays out tables and paragraphs as plain text of a given width; quantities never break between number and unit.
 
-A table that is too wide first wraps its columns of prose, then leaves out the columns that matter least (and says
-which), then wraps prose more narrowly, then wraps its first column. Text is never cut off.
+If a table is too wide, it first wraps columns of prose, then omits the least important columns (and says which), then
+wraps prose more narrowly, then wraps the first column. Text is never truncated.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _KEPT = "\N{NO-BREAK SPACE}"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Column:
-    """One column. ``prose`` may wrap at words; columns with ``drop`` above 0 may be left out, the highest first."""
+    """One column. ``prose`` may wrap at words; columns with ``drop`` above 0 may be omitted, highest ``drop`` first."""
 
     head: str = ""
     right: bool = False
@@ -45,7 +45,7 @@ class Table:
         self.rows.append(cells)
 
     def lines(self, width: int) -> Iterator[tuple[str, bool]]:
-        """The table's lines at ``width`` characters, each with whether it is a heading."""
+        """The table's lines at ``width`` characters, each with a flag that marks headings."""
         for line in paragraph(self.title, width) if self.title else []:
             yield line, True
         shown, widths = self._fit(width)
@@ -96,7 +96,7 @@ class Table:
         return max(len(line) for cell in (self.columns[i].head, *cells) for line in cell.split("\n"))
 
     def _longest_word(self, i: int) -> int:
-        """Characters of the column's longest word; a quantity is one word."""
+        """Length of the column's longest word in characters; a quantity is one word."""
         cells = [self.columns[i].head, *(row[i] for row in self.rows if not isinstance(row, str))]
         return max(len(word) for cell in cells for word in _QUANTITY.sub(_KEPT, cell).split(" "))
 
@@ -119,7 +119,7 @@ def _total(widths: Sequence[int], shown: Sequence[int]) -> int:
 
 
 def _wrapped(text: str, width: int) -> list[str]:
-    """``text`` in lines of at most ``width``, broken at words, or inside a name at its separators."""
+    """``text`` in lines of at most ``width``, broken between words, or at the separators of long names."""
     if len(text) <= width:
         return [text]
     lines = [line for word_line in paragraph(text, width) for line in _split(word_line, width)]

@@ -1,4 +1,4 @@
-"""Names of a module that are loaded on first use, so that importing it is quick."""
+"""Loads names of a module on first use, so that importing the module is quick."""
 
 from __future__ import annotations
 
@@ -11,11 +11,12 @@ from pathlib import Path
 
 
 def on_first_use(module: str, file: str) -> tuple[Callable[[str], object], Callable[[], list[str]]]:
-    """``__getattr__`` and ``__dir__`` of ``module``, which offers what it imports under ``if TYPE_CHECKING``.
+    """``__getattr__`` and ``__dir__`` of ``module``, which exports the names it imports under ``if TYPE_CHECKING``.
 
     Args:
-        module: Its name.
-        file: Its source: what type checkers read is also what is loaded, so that no name is listed twice.
+        module: The module's name.
+        file: The module's source file. Its imports for type checkers are also the names to load, so no name is listed
+            twice.
     """
     home_of = dict(_imported_for_types(file))
 

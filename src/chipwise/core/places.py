@@ -7,7 +7,7 @@ from pathlib import Path
 
 
 def data_folder() -> Path:
-    """``CHIPWISE_HOME``, or ``chipwise`` in the user's data folder, as an absolute path."""
+    """Absolute path of the folder ``CHIPWISE_HOME``, or ``chipwise`` in the user's data folder."""
     home = os.environ.get("CHIPWISE_HOME")
     if home:
         return Path(home).absolute()

@@ -1,4 +1,4 @@
-"""Plain data of a file, read by name and type: an error names the file and the path of the field."""
+"""Typed access to plain data of a file; errors name the file and the path of the field."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _REQUIRED = object()
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """A mapping that JSON or YAML gave. Iterating yields its names; ``data`` is the mapping itself.
+    """A mapping read from JSON or YAML. Iterating yields its names; ``data`` is the mapping itself.
 
     >>> kit = Record.of({"name": "a", "batches": [1, 8], "host": {"cores": 4}}, file="kit.json")
     >>> kit.get("name", str), kit.sequence("batches", int), kit.record("host").get("cores", int)
@@ -34,7 +34,7 @@ class Record:
         """``data`` as a record.
 
         Raises:
-            SpecError: It is no mapping.
+            SpecError: The value is not a mapping.
         """
         if not isinstance(data, Mapping):
             raise SpecError(f"must be a mapping of fields, not {describe(data)}", file=file, field=field or None)
@@ -60,10 +60,10 @@ class Record:
     @overload
     def get(self, name: str, kind: type[T], default: D) -> T | D: ...
     def get(self, name: str, kind: type[T], default: object = _REQUIRED) -> object:
-        """The field as ``kind``; ``default``, if one is given, where it is missing or null.
+        """The field as ``kind``; ``default``, if given, replaces a missing or null field.
 
         Raises:
-            SpecError: It is missing without a default, or of another type.
+            SpecError: The field is missing without a default, or has another type.
         """
         value = self.data.get(name)
         if value is None and default is not _REQUIRED:
@@ -76,27 +76,27 @@ class Record:
             raise error.inside(file=self.file) from None
 
     def sequence(self, name: str, kind: type[T]) -> list[T]:
-        """The field as a list of ``kind``; empty where it is missing or null.
+        """The field as a list of ``kind``; empty if it is missing or null.
 
         Raises:
-            SpecError: It is no list, or an item is of another type.
+            SpecError: The field is not a list, or an item has another type.
         """
         return [Record({path: item}, self.file).get(path, kind) for path, item in self._numbered(name)]
 
     def record(self, name: str) -> Record:
-        """The field as a record; an empty one where it is missing or null.
+        """The field as a record; empty if it is missing or null.
 
         Raises:
-            SpecError: It is no mapping.
+            SpecError: The value is not a mapping.
         """
         value = self.data.get(name)
         return Record.of({} if value is None else value, file=self.file, field=self._path(name))
 
     def records(self, name: str) -> list[Record]:
-        """The field as a list of records; empty where it is missing or null.
+        """The field as a list of records; empty if it is missing or null.
 
         Raises:
-            SpecError: It is no list of mappings.
+            SpecError: The field is not a list of mappings.
         """
         return [Record.of(item, file=self.file, field=path) for path, item in self._numbered(name)]
 

@@ -15,7 +15,7 @@ def distinct_rows(rows: Rows) -> tuple[Rows, NDArray[np.int64]]:
     ten times as fast as whole rows.
 
     Args:
-        rows: Numbers of at least 0, (n, columns).
+        rows: Non-negative whole numbers, (n, columns).
     """
     words = _packed(rows)
     order = np.lexsort(words[::-1])  # stable, so that the first of equal rows is kept
@@ -33,7 +33,7 @@ def new_rows(rows: Rows, known: Rows) -> Rows:
 
 
 def _packed(rows: Rows) -> list[NDArray[np.uint64]]:
-    """The columns packed into words, most significant first, so that words compare as rows do."""
+    """The columns packed into words, most significant first, so that words sort in the order of the rows."""
     bits = [int(most).bit_length() for most in rows.max(axis=0, initial=0)]
     words: list[NDArray[np.uint64]] = []
     free = 0

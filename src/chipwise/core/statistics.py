@@ -1,4 +1,4 @@
-"""Statistics used in more than one room: intervals, rank correlation, quantiles and non-negative least squares."""
+"""Statistics that several packages use: intervals, rank correlation, quantiles and non-negative least squares."""
 
 from __future__ import annotations
 
@@ -41,9 +41,9 @@ def normal_cdf(z: npt.ArrayLike) -> Float64Array:
 
 
 def nnls(matrix: npt.ArrayLike, target: npt.ArrayLike) -> Float64Array:
-    """The x ≥ 0 with the least ‖matrix @ x − target‖, (columns,). Columns may differ in size by many orders.
+    """The x ≥ 0 that minimises ‖matrix @ x − target‖, (columns,). Columns may differ by orders of magnitude.
 
-    With one or two columns every active set is tried; more columns need scipy.
+    With one or two columns, all active sets are tried; more columns need scipy.
 
     Raises:
         MissingExtra: scipy is not installed.
@@ -92,13 +92,13 @@ def kendall_tau(first: npt.ArrayLike, second: npt.ArrayLike) -> float:
 def weighted_kendall_taus(
     first: npt.ArrayLike, second: npt.ArrayLike, weights: Float64Array, *, pairs: npt.NDArray[np.bool_] | None = None
 ) -> Float64Array:
-    """Tau-b of several weightings of the same rows, for example bootstrap weights, (draws,); NaN if undefined.
+    """Tau-b for several weightings of the same rows, such as bootstrap weights, (draws,); NaN if undefined.
 
     Args:
         first: One value per row, (n,).
         second: One value per row, (n,).
         weights: How often each row counts, (draws, n).
-        pairs: Which pairs of rows count, (n, n), symmetric. Default: all.
+        pairs: Symmetric mask of the pairs of rows that count, (n, n). Default: all.
     """
     x, y = np.asarray(first, np.float64), np.asarray(second, np.float64)
     a, b = np.sign(x[:, None] - x), np.sign(y[:, None] - y)
@@ -110,7 +110,7 @@ def weighted_kendall_taus(
 
 
 def weighted_quantile(values: npt.ArrayLike, weights: npt.ArrayLike, share: float) -> float:
-    """The smallest of ``values`` at or below which at least ``share`` of the weight lies; else the largest."""
+    """The smallest value such that values up to it hold at least ``share`` of the weight; else the largest value."""
     ordered = np.asarray(values, np.float64)
     order = np.argsort(ordered)
     reached = np.cumsum(np.asarray(weights, np.float64)[order])
@@ -119,7 +119,7 @@ def weighted_quantile(values: npt.ArrayLike, weights: npt.ArrayLike, share: floa
 
 
 def conformal_half_width(misses: npt.ArrayLike, share: float = 0.9, *, groups: npt.ArrayLike | None = None) -> float:
-    """Split-conformal half width: the smallest that covers ``share`` of the true values, counting one future value.
+    """Split-conformal half-width: the smallest that covers ``share`` of the true values, with one future value counted.
 
     Args:
         misses: True value minus prediction, in the unit of the half width (often logarithms), (n,).
@@ -136,7 +136,7 @@ def conformal_half_width(misses: npt.ArrayLike, share: float = 0.9, *, groups: n
 
 
 def wilson_interval(successes: int, trials: int) -> tuple[float, float]:
-    """The 95 % interval of a probability, from ``successes`` of ``trials``.
+    """The 95 % confidence interval of a probability, from ``successes`` of ``trials``.
 
     References:
         Wilson 1927, J. Am. Stat. Assoc. 22:209.
@@ -151,7 +151,7 @@ def wilson_interval(successes: int, trials: int) -> tuple[float, float]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PercentileInterval:
-    """A percentile with its interval; an end is None if the samples do not bound it."""
+    """A percentile with its confidence interval; an end is None if the samples do not bound it."""
 
     value: float
     low: float | None
@@ -163,8 +163,9 @@ def percentile_interval(samples: Sequence[float], share: float, *, confidence: f
     """The ``share`` percentile with a distribution-free interval between two order statistics.
 
     The true percentile lies above the k-th smallest of n samples with the probability that at least k of them fall
-    below it, which is binomial. Each end may miss with probability (1 - ``confidence``) / 2. If even the extreme sample
-    misses more often, that end is open: at 95 % confidence 200 samples do not bound a P99 from above, 368 do.
+    below it, which is binomial. Each end may be wrong with probability (1 - ``confidence``) / 2. If even the extreme
+    sample is wrong more often, that end is open: at 95 % confidence, 200 samples do not bound a P99 from above, but 368
+    do.
 
     Raises:
         ValueError: There are no samples.
@@ -215,11 +216,11 @@ OWN_SHARE, OWN_BAND = 0.05, 1.15
 
 
 def own_speed(seconds: Sequence[float]) -> float:
-    """Typical time when nothing slows the machine: the median of the fastest ``seconds``.
+    """Typical time on an undisturbed machine: the median of the fastest ``seconds``.
 
     The fastest are those up to 15 % above the 5th percentile. On an undisturbed machine, this is nearly the median of
-    all. If other programs slow the machine by half for parts of a second, medians of the same work differ by 20 % from
-    minute to minute but this value by 2 %, provided that one sample in twenty was undisturbed.
+    all. If other programs slow the machine by half for parts of a second, the median of the same work changes by 20 %
+    from minute to minute, but this value only by 2 %, if at least one sample in twenty was undisturbed.
     """
     found = np.asarray(seconds, np.float64)
     least = float(np.quantile(found, OWN_SHARE))

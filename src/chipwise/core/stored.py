@@ -1,4 +1,4 @@
-"""Values whose fields in files differ from their own: one class for the program, a flat record for files."""
+"""Values that files store in another form: one class for the program, and a flat record class for files."""
 
 from __future__ import annotations
 
@@ -6,16 +6,16 @@ from typing import ClassVar, Self
 
 
 class Stored:
-    """A dataclass that is written as another one, ``STORED``, and read from it.
+    """A dataclass that is written to files as another dataclass, ``STORED``, and read back from it.
 
-    Its identity is that of the record, so files and digests stay as they are when the class changes.
+    Its digest is that of the record, so files and digests stay the same when the class changes.
     """
 
     __slots__ = ()
     STORED: ClassVar[type]
 
     def stored(self) -> object:
-        """The record of ``STORED`` that says the same."""
+        """This value as a ``STORED`` record."""
         raise NotImplementedError
 
     @classmethod
@@ -23,6 +23,6 @@ class Stored:
         """The value that ``record`` describes.
 
         Raises:
-            SpecError: There is no such value; names the record's field.
+            SpecError: The record describes no valid value; the error names the record's field.
         """
         raise NotImplementedError

@@ -1,7 +1,6 @@
-"""Tables of names: ``name -> "module:attribute"``, loaded when used, extended by entry points.
+"""Tables of names, ``name -> "module:attribute"``, which are loaded on use and extended by entry points.
 
-Nothing registers itself on import: a table is a plain mapping in the code, and other packages add rows with entry
-points of the same group.
+Nothing registers itself on import: a table is a plain mapping in the code; other packages add rows by entry points.
 """
 
 from __future__ import annotations
@@ -15,10 +14,10 @@ from chipwise.errors import UnknownName
 
 
 class Table:
-    """Names of one kind, and the object that each stands for.
+    """Names of one kind, each with the object to load.
 
     Args:
-        kind: Kind of the names, for messages (``runtime``, ``strategy``).
+        kind: What the names denote, for messages (``runtime``, ``strategy``).
         group: Entry-point group by which other packages add rows.
         rows: The built-in rows, ``name -> "module:attribute"``.
         hidden: Rows that can be loaded but are not listed, such as test doubles.

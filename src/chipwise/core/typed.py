@@ -29,7 +29,7 @@ LEAST_SHARED = 0.34  # share of a name's words that must match for a suggestion
 
 @cache
 def words_of(text: str) -> tuple[str, ...]:
-    """The words of a name, in order.
+    """Splits a name into words, in order.
 
     >>> words_of("Qwen2.5-Coder:7B"), words_of("rtx4070ti 12GB"), words_of("M4-Max")
     (('qwen', '2.5', 'coder', '7b'), ('rtx', '4070', 'ti', '12gb'), ('m4', 'max'))
@@ -39,7 +39,7 @@ def words_of(text: str) -> tuple[str, ...]:
 
 
 def left_of(words: Iterable[str], taken: Iterable[str]) -> list[str]:
-    """Removes the words ``taken``, each as often as it occurs there."""
+    """``words`` without the words in ``taken``, each removed as often as it occurs there."""
     return sorted((Counter(words) - Counter(taken)).elements())
 
 
@@ -52,7 +52,7 @@ def memory_bytes(word: str) -> tuple[float, float] | None:
 
 
 def alike(words: Sequence[str], known: Mapping[str, Sequence[str]], *, most: int = 4) -> list[str]:
-    """The known names that share most words with ``words``, best first; letters and long numbers count double."""
+    """The known names that share most words with ``words``, best first. Letters and long numbers count twice."""
     scored = []
     for name, others in known.items():
         shared = left_of(words, left_of(words, others))

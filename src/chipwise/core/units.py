@@ -1,4 +1,4 @@
-"""Quantities with units: the only module that knows both ``3.35 TB/s`` and ``3.35e12``.
+"""Quantities with units: the only module that converts between ``3.35 TB/s`` and ``3.35e12``.
 
 Inside the code everything is SI (seconds, bytes, watts, joules, FLOP/s, US dollars); files and screens use customary
 units. Prefixes are decimal: 1 MB is 1e6 bytes, 1 MiB is 2**20. Numbers are shown with three significant digits and
@@ -25,7 +25,7 @@ def _table() -> dict[str, dict[str, float]]:
     per_million = {f"{currency}{tokens}": 1e-3 for currency in ("$", "USD") for tokens in (_MILLION, "/Mtok")}
     return {
         "time": time,
-        "duration": time | {"m": 60.0},  # for durations of jobs, where m means minutes
+        "duration": time | {"m": 60.0},  # durations of jobs, in which m means minutes
         "bytes": size,
         "bandwidth": {f"{unit}/s": factor for unit, factor in size.items()},
         "compute": {f"{p}{word}/s": f for p, f in _PREFIX.items() for word in ("FLOP", "OP")}
@@ -47,7 +47,7 @@ UNITS: Final = _table()
 _NUMBER: Final = re.compile(r"^\s*((?>[+-]?\d[\d_]*(?:\.\d+)?(?:[eE][+-]?\d+)?))\s*(\S.*?)?\s*$")
 _DOLLARS: Final = re.compile(r"^\s*(-?)\$\s*(\d{1,3}(?:,\d{3})+|\d[\d_]*)((?:\.\d+)?(?:[eE][+-]?\d+)?)(?!\d)(.*)$")
 _PARTS: Final = re.compile(r"^\s*(-?)(\d+ (?:d|h|min))((?: \d+ (?:h|min|s))+)\s*$")
-_LONGEST: Final = 60  # characters of a bad input quoted in the message
+_LONGEST: Final = 60  # most characters of a bad input that a message quotes
 
 
 def parse(text: object, kind: str) -> float:
@@ -92,10 +92,10 @@ def parse(text: object, kind: str) -> float:
 
 
 def parse_field(text: object, kind: str, field: str) -> float:
-    """:func:`parse` of the value of a named option, argument or field.
+    """Like :func:`parse`, for the value of a named option, argument or field.
 
     Raises:
-        SpecError: ``text`` is not such a quantity; the message names the field.
+        SpecError: ``text`` is not a quantity of this kind; the error names the field.
     """
     try:
         return parse(text, kind)
@@ -165,7 +165,7 @@ def show(value: float, kind: str, *, digits: int = 3) -> str:
 
 
 def span(value: float, low: float | None, high: float | None, kind: str) -> str:
-    """Formats a value with its interval, in one unit unless the ends are far from the value.
+    """Formats a value with its interval, in the same unit unless the ends are far from the value.
 
     >>> span(0.00586, 0.0048, 0.0072, "time")
     '5.86 ms (4.8 to 7.2)'
@@ -196,7 +196,7 @@ def interval(value: float, low: float | None, high: float | None, kind: str) -> 
 
 
 def signed_percent(share: float) -> str:
-    """A difference as a share, with its sign.
+    """Formats a relative difference with its sign.
 
     >>> signed_percent(-0.0837)
     '-8.4 %'
@@ -238,7 +238,7 @@ _SCALES: Final[dict[str, tuple[tuple[float, str], ...]]] = {
 
 
 def _scale(value: float, kind: str) -> tuple[float, str]:
-    """The largest unit that the rounded ``value`` reaches, else the smallest unit."""
+    """The largest unit in which the rounded ``value`` is at least 1, else the smallest unit."""
     scales = _SCALES[kind]
     if value == 0:
         return next(each for each in scales if each[0] == 1.0)
@@ -270,7 +270,7 @@ def _percent(percent: float, digits: int) -> str:
 
 
 def _dollars(value: float) -> str:
-    """Formats dollars: whole cents from ten cents on, two significant digits below, three above $100."""
+    """Formats dollars: two significant digits below ten cents, then whole cents, and three digits above $100."""
     sign, size = ("-" if value < 0 else ""), abs(value)
     if size >= 99.95 or size == 0:
         return f"{sign}${number(size)}"

@@ -1,3 +1,3 @@
-"""The version of chipwise, which files that it writes name."""
+"""The version of chipwise, which is written into its files."""
 
 VERSION = "0.1.0"

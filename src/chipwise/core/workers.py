@@ -1,8 +1,7 @@
-"""Child processes that run jobs. Jobs go to their standard input and events come from their output, as JSON lines.
+"""Child processes that run jobs. They read jobs from standard input and write events to standard output, as JSON lines.
 
-A worker ends when its input closes, even in the middle of a job, so it never outlives the process that started it. A
-worker that dies or hangs is replaced and loses only its own job. Jobs and results are data; nothing in them is
-executed.
+A worker ends when its input closes, even during a job, so it never outlives the process that started it. A worker that
+dies or hangs is replaced, and only its current job is lost. Jobs and results are data; nothing in them is executed.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ from chipwise.errors import ChipwiseError, WorkerError
 
 Message = dict[str, Any]
 Report = Callable[..., None]
-"""Called by a job with keyword arguments: the fields of a progress event."""
+"""Callback by which a job reports progress; its keyword arguments are the fields of a progress event."""
 
 ONE_THREAD = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
 _FAILED_STARTS = 3  # consecutive failed starts after which the pool gives up
@@ -37,8 +36,9 @@ _LOOK_S = 0.25  # interval between checks for silent workers
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Event:
-    """Event of a job: ``progress`` (its report), ``result`` (its return value) or ``failed`` (the error's ``kind`` and
-    ``message``). ``died`` is true if the worker died or hung, instead of the job failing.
+    """An event of a job: ``progress`` (with the job's report), ``result`` (with its return value) or ``failed`` (with
+    the error's ``kind`` and ``message``). ``died`` is true if the worker died or hung, rather than the job raising an
+    error.
     """
 
     job: int
@@ -53,20 +53,20 @@ class _Worker:
     heard_at: float
     job: int | None = None
     ready: bool = False
-    complaints: threading.Thread | None = None  # reads its standard error
+    complaints: threading.Thread | None = None  # thread that reads the worker's standard error
     last_lines: deque[str] = field(default_factory=lambda: deque(maxlen=15))
 
 
 class WorkerPool:
-    """Runs jobs on ``count`` child processes, first come first served. Close it, or use it as a context manager.
+    """Runs jobs on ``count`` child processes in order of submission. Close it, or use it as a context manager.
 
     Args:
-        command: Starts a worker, which must call :func:`serve`.
-        count: Workers at the same time.
+        command: Command that starts a worker; the worker must call :func:`serve`.
+        count: Number of workers.
         name: Name of a worker in messages.
         silence_s: A worker with a job counts as hung after this many seconds without a message. None: never.
-        setup: Sent to each worker before its first job; see ``start`` of :func:`serve`.
-        environment: Variables that differ from this process's.
+        setup: Data sent to each worker before its first job; see ``start`` of :func:`serve`.
+        environment: Environment variables that differ from this process's.
         echo: Whether to copy the workers' output to this process's standard error.
         clock: A monotonic clock in seconds.
     """
@@ -110,7 +110,7 @@ class WorkerPool:
         return len(self._waiting) + len(self.running)
 
     def submit(self, job: Mapping[str, object]) -> int:
-        """Puts a job in the queue; returns its number, which its events carry."""
+        """Puts a job in the queue; returns its number, which its events contain."""
         if self._closed:
             raise WorkerError(f"the pool of {self._name}s is closed")
         self._submitted += 1
@@ -119,7 +119,7 @@ class WorkerPool:
         return self._submitted
 
     def events(self, timeout_s: float | None = None) -> Iterator[Event]:
-        """Yields events until all jobs are finished, or no event has come for ``timeout_s``.
+        """Yields events until all jobs are finished, or until no event has come for ``timeout_s``.
 
         Raises:
             WorkerError: Workers cannot be started at all.
@@ -223,7 +223,7 @@ class WorkerPool:
         return Event(job=number, kind="failed", data=message)
 
     def _replace_dead(self, worker: _Worker) -> Event | None:
-        """Replaces a dead worker by a new one; returns the event of the job that it had."""
+        """Replaces a dead worker by a new one; returns the failure event of its job."""
         code = worker.process.wait()
         if worker.complaints is not None:
             worker.complaints.join(1.0)  # the last lines may not have arrived yet
@@ -306,7 +306,7 @@ def _started(command: Sequence[str], environment: Mapping[str, str]) -> subproce
 
 def _send(process: subprocess.Popen[str], message: Message) -> None:
     assert process.stdin is not None
-    with contextlib.suppress(BrokenPipeError):  # the listener notices that it died
+    with contextlib.suppress(BrokenPipeError):  # the reading thread notices that the worker died
         process.stdin.write(json.dumps(message) + "\n")
         process.stdin.flush()
 
@@ -336,7 +336,7 @@ def _death(code: int) -> str:
 
 
 def _last(text: str) -> str:
-    """The last lines that a worker printed, as the end of a message."""
+    """The last lines that a worker printed, formatted for the end of a message."""
     lines = " | ".join(line.strip() for line in text.strip().splitlines()[-3:])
     return f": {lines[-300:]}" if lines else ""
 
@@ -350,7 +350,7 @@ def serve(
     """Runs the jobs on standard input until it closes, then exits at once.
 
     Args:
-        run: Function of a job's fields and of a progress callback; returns a result that JSON can hold.
+        run: Runs a job, given its fields and a progress callback; returns a result that JSON can hold.
         start: Called with the pool's ``setup`` before the first job; if it fails, the process ends.
     """
     output = os.fdopen(os.dup(1), "w", encoding="utf-8")

@@ -28,8 +28,8 @@ from chipwise.hardware.typed import DATA
 from chipwise.hardware.typed import names as names
 
 GPU_SHARES_OF_MACS = ((36e9, 2 / 3), (math.inf, 3 / 4))
-"""Share of a Mac's memory that macOS lets its GPU use, up to each size of memory in bytes:
-``recommendedMaxWorkingSetSize`` as llama.cpp logs it (21,845 of 32,768 MB, 49,152 of 65,536: ggml-org/llama.cpp issues
+"""Share of a Mac's memory that macOS lets its GPU use, by memory size: (largest size in bytes, share). From
+``recommendedMaxWorkingSetSize`` in llama.cpp's log (21,845 of 32,768 MB, 49,152 of 65,536: ggml-org/llama.cpp issues
 1826 and 1870). macOS 26 allows more (107.5 of 128 GiB: antirez/ds4 pull request 893), and ``sudo sysctl
 iogpu.wired_limit_mb=N`` sets it."""
 
@@ -69,24 +69,24 @@ class DeviceProfile:
             raise SpecError("must hold the level dram, the device's own memory", field="memory")
 
     def __hash__(self) -> int:
-        """Hash of the name only, since facts are mappings and not hashable."""
+        """Hash of the name only, because facts are mappings, which are not hashable."""
         return hash(self.name)
 
     @property
     def label(self) -> str:
-        """Name shown to users: of the taught profile or cloud machine, else the sheet's, with any stated memory."""
+        """Name shown to users: the taught profile's or cloud machine's, else the sheet's with a stated memory size."""
         return self.taught.name if self.taught is not None else self.called or self.name
 
     def peak(self, dtype: str, *, kind: str | None = None, part: str | None = None) -> float:
         """Dense operations per second in ``dtype``, of the fastest engine.
 
-        A system on a chip runs transformers on its GPU and CPU: its NPU counts only if ``part`` asks for it or if there
-            is nothing else.
+        A system on a chip runs transformers on its GPU and CPU; its NPU counts only if ``part`` is ``npu`` or there is
+            no other engine.
 
         Args:
             dtype: A number format.
-            kind: ``matrix`` or ``vector`` to ask only such engines.
-            part: ``gpu``, ``npu``, ``cpu`` or ``tpu`` to ask only that part of a system on a chip.
+            kind: ``matrix`` or ``vector`` considers only such engines.
+            part: ``gpu``, ``npu``, ``cpu`` or ``tpu`` considers only that part of a system on a chip.
 
         Raises:
             Unsupported: No such engine has a published rate for ``dtype``.
@@ -106,13 +106,13 @@ class DeviceProfile:
 
     @property
     def general_engines(self) -> tuple[Engine, ...]:
-        """The engines that LLM runtimes use: all except an NPU, unless there is nothing else."""
+        """The engines that LLM runtimes use: all except an NPU, unless the chip has only an NPU."""
         others = tuple(engine for engine in self.engines if engine.part != "npu")
         return others if self.kind == "soc" and any(engine.dtypes() for engine in others) else self.engines
 
     @property
     def peak_flops_per_s(self) -> Mapping[DType, float]:
-        """Dense peak of every format that some engine has a rate for."""
+        """Dense peak of every format for which an engine has a rate."""
         return _peaks(self)
 
     def tile(self, dtype: str) -> tuple[int, int, int]:
@@ -143,14 +143,14 @@ class DeviceProfile:
         )
 
     def capacity_bytes(self, name: str = "dram") -> float:
-        """Bytes that one instance of a memory level holds (of one SM or core where the level is ``per`` unit)."""
+        """Bytes that one instance of a memory level holds (one SM's or core's, if the level is ``per`` unit)."""
         capacity = self.level(name).capacity
         if capacity is None:
             raise self._absent(f"capacity of {name}", f"memory: {name}.capacity")
         return capacity.number
 
     def bandwidth_bytes_per_s(self, name: str = "dram") -> float:
-        """Bytes per second of a memory level, all instances together: as stated, else from bytes per clock."""
+        """Bytes per second of all instances of a memory level together: as stated, else from bytes per clock."""
         level = self.level(name)
         if level.bandwidth is not None:
             return level.bandwidth.number
@@ -166,7 +166,7 @@ class DeviceProfile:
 
     @property
     def usable_bytes(self) -> float:
-        """Bytes of memory that a model may use: all, or the default share that macOS gives a Mac's GPU."""
+        """Bytes of memory that a model may use: all, or on a Mac the share that macOS gives the GPU by default."""
         held = self.mem_capacity_bytes
         if not (self.vendor == "Apple" and "(M" in self.architecture and any(e.part == "gpu" for e in self.engines)):
             return held
@@ -225,7 +225,7 @@ class DeviceProfile:
         return max(found, key=lambda link: link.bandwidth.number)
 
     def facts(self) -> Iterator[tuple[str, Fact | Tile]]:
-        """Every fact of the file under its path, such as ``memory.dram.bandwidth``, in the file's order."""
+        """Every fact of the file by its path, such as ``memory.dram.bandwidth``, in the file's order."""
         yield from _facts(self, "")
 
     def _number(self, key: str, fact: Fact | None) -> float:
@@ -271,7 +271,7 @@ def load(name: str) -> DeviceProfile:
 
     A taught machine (``chipwise teach``) is its data sheet with learnt corrections; ``name@2`` is its second version.
 
-    The name of a cloud machine such as ``p5.48xlarge`` (``hardware/instances.py``) gives one of its chips.
+    The name of a cloud machine such as ``p5.48xlarge`` (``hardware/instances.py``) loads one of its chips.
 
     ``NAME:PART`` is one part of a system on a chip, such as ``apple-m3-max:cpu`` or ``snapdragon-8-elite:npu``: the
     same sheet with only the engines of that part. ``NAME:8-cores`` is the CPU with only eight cores in use.
@@ -322,12 +322,12 @@ def _rented(machine: instances.Instance) -> DeviceProfile:
 
 
 def memory_held(stem: str) -> float:
-    """Bytes of the memory of a device that ships."""
+    """Memory of a bundled device in bytes."""
     return _shipped(stem).mem_capacity_bytes
 
 
 def said_of(name: str) -> str | None:
-    """A sentence that says which device ``name`` was taken for, if the name is ambiguous or differs; else None.
+    """A note on which device ``name`` was taken to mean, if the name is ambiguous or differs; else None.
 
     Raises:
         UnknownName: No device has this name.
@@ -390,7 +390,7 @@ def with_part(sheet: DeviceProfile, part: str) -> DeviceProfile | None:
 
 
 def with_cores(sheet: DeviceProfile, count: int) -> DeviceProfile:
-    """The CPU of ``sheet`` with ``count`` cores in use, the fastest first, or all if it has fewer.
+    """The CPU of ``sheet`` with only its ``count`` fastest cores in use, or all if it has fewer.
 
     The power of a subset of cores is unknown.
 

@@ -12,7 +12,7 @@ from chipwise.core.fields import later
 
 _CACHES = Path("/sys/devices/system/cpu/cpu0/cache")
 _CPU_INFO = Path("/proc/cpuinfo")
-INSTRUCTIONS = {  # flag in /proc/cpuinfo -> name, the best for integer products first
+INSTRUCTIONS = {  # by flag in /proc/cpuinfo: name; the best for integer products first
     "amx_int8": "AMX-INT8",
     "avx512_vnni": "AVX512-VNNI",
     "avx_vnni": "AVX-VNNI",
@@ -23,7 +23,7 @@ INSTRUCTIONS = {  # flag in /proc/cpuinfo -> name, the best for integer products
     "asimddp": "NEON with dot products",
     "asimd": "NEON",
 }
-SATURATING = frozenset({"AVX-512 without VNNI", "AVX2 without VNNI", "SSE4.1"})  # these add int8 products in 16 bits
+SATURATING = frozenset({"AVX-512 without VNNI", "AVX2 without VNNI", "SSE4.1"})  # sums of int8 products in 16 bits
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,8 +34,8 @@ class Machine:
     cpu: str
     cores: int
     memory_bytes: int
-    l2_bytes: int | None = None  # of one core
-    l3_bytes: int | None = None  # shared
+    l2_bytes: int | None = None  # per core
+    l3_bytes: int | None = None  # shared by all cores
     instructions: str | None = later(None)
 
 
@@ -58,7 +58,7 @@ def detect() -> Machine:
 def instructions(cpu_info: str | None = None) -> str | None:
     """The processor's best instruction set for integer products; None if the system does not report it.
 
-    ``cpu_info`` is the text of ``/proc/cpuinfo``, this machine's unless given.
+    ``cpu_info`` is the text of ``/proc/cpuinfo``; by default this machine's.
     """
     flags = _field(r"(?:flags|Features)", _read_cpu_info() if cpu_info is None else cpu_info)
     known = set() if flags is None else set(flags.split())

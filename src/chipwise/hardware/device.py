@@ -22,16 +22,16 @@ RENAMED = {"anchors": "reference_s", "lessons": "calibration_models"}  # old nam
 LARGE = ".large"  # suffix of checks on models that do not fit in caches
 LARGE_BYTES = 1e8  # stored weights above which a model counts as large
 EXTRAPOLATION = 0.25
-"""Growth of the standard deviation of log errors per factor of e by which a model's weights exceed the checked sizes. A
-change of cache level can cost a factor of two within a factor of four in size; smaller models behave as the checked
-ones."""
+"""Increase of the standard deviation of log errors for each factor of e by which a model's weights exceed the checked
+sizes. (A change of cache level can cost a factor of two within a factor of four in size.) Smaller models have the
+checked models' deviation."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Curve:
-    """Seconds per weight byte as a function of the bytes that a whole pass streams (caches, then DRAM).
+    """Seconds per weight byte as a function of the bytes that a whole pass streams (from caches, or from DRAM).
 
-    Linear between knots in the logarithm of the working set; constant beyond the ends.
+    Linear between knots over the logarithm of the working set; constant beyond the ends.
     """
 
     working_set_bytes: tuple[float, ...]
@@ -56,7 +56,7 @@ class Tail:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PassCost:
-    """Cost of a whole pass: ``scale`` times the sum of its operators, plus a call and the choice of a token."""
+    """Time of a whole pass: ``scale`` times the sum of its operators, plus the runtime's call and choosing a token."""
 
     call_s: float
     per_logit_s: float
@@ -65,7 +65,7 @@ class PassCost:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryCost:
-    """Peak resident memory: a base, plus the number of copies of each stored byte (packing, loading)."""
+    """Peak resident memory: a base, plus each kind of content times its number of copies (from packing and loading)."""
 
     base_bytes: float
     per_table_byte: float
@@ -74,7 +74,7 @@ class MemoryCost:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckError:
-    """Errors of predictions for whole models, each predicted by a fit without it.
+    """Errors of predictions for whole models; each model is predicted by a fit that left it out.
 
     ``spread`` is the standard deviation of ln(measured / predicted), from which intervals come.
     """
@@ -87,7 +87,7 @@ class CheckError:
     most_bytes: float | None = None
 
     def at(self, stored_bytes: float) -> CheckError:
-        """This check for a model of ``stored_bytes``: the spread grows above the sizes that were checked."""
+        """A copy for a model of ``stored_bytes``: the spread grows above the sizes that were checked."""
         if self.most_bytes is None or stored_bytes <= self.most_bytes:
             return self
         return replace(self, spread=math.hypot(self.spread, EXTRAPOLATION * math.log(stored_bytes / self.most_bytes)))
@@ -119,8 +119,8 @@ def _megabytes(size_bytes: float) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Residual:
-    """Correction fitted to whole models (``predict/cost/residual.py``): a factor for each part of a pass and a smooth
-    residual.
+    """A correction fitted to whole models (``predict/cost/residual.py``): a factor for each part of a pass, and a
+    smooth residual.
 
     ``points`` are the features of the models that the correction was fitted to, ``weights`` their weights in the smooth
     residual.
@@ -137,7 +137,7 @@ class Residual:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelRows:
-    """Calibration's whole models in one phase, one row each, kept for later fits.
+    """The whole models of a calibration in one phase, one row per model, kept for later fits.
 
     Rows of ``parts`` are seconds in the order of ``names`` (``cost.pricing.PARTS``; empty in older profiles, where
     convolutions were part of "other"); rows of ``figures`` are in the order of ``cost.residual.FIGURES``. Models that
@@ -205,7 +205,7 @@ class MachineProfile:
     peaks: Mapping[str, float] = field(default_factory=dict)  # FLOP/s by weight format, best seen
     clean: bool = True
     notes: tuple[str, ...] = ()
-    reference_s: Mapping[str, float] = field(default_factory=dict)  # times of reference work, to compute drift
+    reference_s: Mapping[str, float] = field(default_factory=dict)  # seconds of reference work, to detect drift
     residuals: Mapping[str, Residual] = field(default_factory=dict)  # by phase
     calibration_models: Mapping[str, ModelRows] = field(default_factory=dict)  # by phase
     learned_from: int = 0  # measured models in addition to calibration's
@@ -221,7 +221,7 @@ class MachineProfile:
 
     @property
     def digest(self) -> str:
-        """Identity of the rates."""
+        """Digest of the fitted rates."""
         return digest(self)
 
     def rates(self, model: str) -> Mapping[str, float]:
@@ -241,7 +241,7 @@ class MachineProfile:
     def check(self, name: str, stored_bytes: float) -> CheckError:
         """The check that applies to ``name`` (``decode``, ``decode_p99``, ``memory``) for a model of ``stored_bytes``.
 
-        Large models were checked separately, if at all. Tails without a check of their own use the median's.
+        Large models have a separate check, if any. Tails without a check use the median's.
         """
         name = name if name in self.checks else name.removesuffix("_p99")
         small, large = self.checks[name], self.checks.get(name + LARGE)
@@ -249,7 +249,7 @@ class MachineProfile:
 
     @property
     def check_errors(self) -> str:
-        """Errors on models left out of the fit, one line for each phase and range of sizes."""
+        """One line on errors for each phase and range of sizes; each model was left out of its fit."""
         return "\n".join(check.sentence(name) for name, check in self.checks.items())
 
     def save(self, path: str | Path) -> None:

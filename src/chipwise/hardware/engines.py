@@ -10,15 +10,15 @@ from chipwise.errors import SpecError
 from chipwise.hardware.facts import Bandwidth, Count, Frequency, Rate, Size, Tile
 
 _DTYPES = frozenset(DType)
-LEVELS = ("registers", "l1", "l2", "l3", "dram", "host")  # from the inside out
+LEVELS = ("registers", "l1", "l2", "l3", "dram", "host")  # ordered from the arithmetic units outwards
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Engine:
     """Multiply-add units of one kind: a chip's matrix units, its vector units, or an NPU.
 
-    ``units`` and ``fma_per_clock`` (for one unit, dense) are given if published; ``clock`` is the clock at which the
-    stated peaks hold. If all three are known, the peak follows from them.
+    ``units`` and ``fma_per_clock`` (dense, per unit) are set if published; ``clock`` is the clock at which the stated
+    peaks hold. If all three are known, the peak follows from them.
     """
 
     name: str
@@ -46,12 +46,12 @@ class Engine:
         return self.units.number * fma.number * 2 * self.clock.number
 
     def rate(self, dtype: str) -> float | None:
-        """Dense peak in operations per second: as stated, else as derived, else None."""
+        """Dense peak in operations per second: stated, else derived, else None."""
         stated = self.peak.get(dtype)
         return stated.number if stated is not None else self.derived(dtype)
 
     def dtypes(self) -> list[DType]:
-        """The formats that this engine has a rate for, widest first."""
+        """The formats for which this engine has a rate, widest first."""
         return [dtype for dtype in DType if self.rate(dtype) is not None]
 
 
@@ -59,8 +59,7 @@ class Engine:
 class MemoryLevel:
     """One level of memory. ``per`` unit: each SM, CU or core has its own; ``capacity`` is the size of one.
 
-    The bandwidth is for all instances together; ``bytes_per_clock`` (for one instance) is given instead if vendors
-    publish that.
+    ``bandwidth`` is for all instances together; ``bytes_per_clock`` (per instance) replaces it if vendors publish that.
     """
 
     name: Literal["registers", "l1", "l2", "l3", "dram", "host"]

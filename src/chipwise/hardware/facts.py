@@ -15,7 +15,7 @@ LARGEST = 1e24  # largest plausible fact in SI units; beyond it a figure is a ty
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fact:
-    """One published figure: the quantity as written in the file, and its location there.
+    """One published figure: the quantity as written in the file, with its source.
 
     ``number`` is the quantity in SI units (bytes, bytes/s, FLOP/s, Hz, watts, seconds, US dollars per second).
     """
@@ -95,7 +95,7 @@ class PriceRate(Fact):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tile:
-    """Sizes that a matrix instruction or systolic array multiplies: ``MxNxK``, or ``NxK`` for any m."""
+    """Size of a matrix instruction or systolic array: ``MxNxK``, or ``NxK`` for any m."""
 
     value: str
     source: str

@@ -18,7 +18,7 @@ SPOT = "-spot"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Instance:
-    """A cloud machine, which is rented as a whole, with its dollars per hour if known."""
+    """A cloud machine, which is rented as a whole, with its price in dollars per hour if known."""
 
     name: str
     chip: str
@@ -34,7 +34,7 @@ class Instance:
         return f"{self.name}: {self.chips} x {self.chip}{together}, {price}"
 
     def rented(self, chips: int) -> int:
-        """Number of machines needed for this many chips."""
+        """Number of machines to rent for this many chips."""
         return -(-chips // self.chips)
 
 
@@ -62,13 +62,13 @@ def named(name: str) -> Instance | None:
 
 
 def paid(device: str, chips: int) -> int:
-    """Number of chips that are paid for, since machines are rented whole."""
+    """Number of chips to pay for, because machines are rented whole."""
     machine = named(device)
     return chips if machine is None else machine.rented(chips) * machine.chips
 
 
 def counted(device: str, chips: int) -> str:
-    """Text such as ``9 x l40s``, or ``2 x p5.48xlarge (9 of 16 chips)`` where chips are rented together."""
+    """Text such as ``9 x l40s``, or ``2 x p5.48xlarge (9 of 16 chips)`` for chips of rented machines."""
     machine = named(device)
     if machine is None or machine.chips == 1:
         return f"{chips} x {device}"

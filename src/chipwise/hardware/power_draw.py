@@ -4,20 +4,20 @@ from __future__ import annotations
 
 from chipwise.hardware.datasheet import DeviceProfile
 
-FLOOR_SHARE = 0.25  # idle share of the board's limit, if no idle power is published
-PHONE_BANDWIDTH = 90e9  # bytes/s; systems on a chip up to this are in phones, boards and small laptops
+FLOOR_SHARE = 0.25  # idle power as a share of the board's limit, if none is published
+PHONE_BANDWIDTH = 90e9  # bytes/s; systems on a chip up to this bandwidth are in phones, boards and small laptops
 PHONE_LOAD_W, PHONE_IDLE_W, PHONE_LOG_HALFWIDTH = 11.1, 1.7, 0.64
-"""Wall power of small machines with such chips, fully loaded and idle (watts), and their half-width in logarithms.
+"""Wall power of small machines with such chips, loaded and idle, in watts; and the interval's half-width in logarithms.
 
 Geometric means over the machines with published wall power: MacBook Neo (A18 Pro), Radxa Dragon Q6A (QCS6490), Orange
-Pi 5 Max (RK3588), Raspberry Pi 5 and 4, HiFive Premier P550 (not at rest, where it draws most of what it does under
-load). One more such machine stays within the half-width nine times in ten by Student's t. Source:
-geerlingguy/sbc-reviews 968b675.
+Pi 5 Max (RK3588), Raspberry Pi 5 and 4, HiFive Premier P550 (only loaded: its idle power is close to its loaded power).
+By Student's t, another such machine lies within the half-width with probability 0.9. Source: geerlingguy/sbc-reviews
+968b675.
 """
 
 
 def limit_w(device: DeviceProfile) -> float:
-    """Maximum watts of the device: its board power; for phone chips without one, that of small machines.
+    """Maximum watts of the device: its board power; for phone chips without one, that of similar small machines.
 
     Raises:
         Unsupported: The device lists no board power and is not a phone chip.

@@ -1,4 +1,4 @@
-"""Runtimes: the operators that they fuse, their batching, and the devices that they run on.
+"""Runtimes: which operators they fuse, how they batch, and on which devices they run.
 
 Fusion is a property of the runtime, not of the model: the same layer is nine kernels in one and five in another.
 Which chains are fused is taken from each project's own documentation and source, as of the version named here.
@@ -15,10 +15,10 @@ from chipwise.errors import UnknownName, Unsupported
 from chipwise.hardware.datasheet import DeviceProfile
 
 Chain = Literal["qkv", "gate_up", "act_mul", "skip_norm", "rope_cache", "attention", "experts"]
-"""``qkv``: one product for q, k and v · ``gate_up``: one for both FFN inputs · ``act_mul``: activation and gating ·
-``skip_norm``: residual sum and norm · ``rope_cache``: rotation and cache write · ``attention``: scores, softmax and
-values without the scores in memory · ``experts``: the products of a mixture's experts, grouped (transformers 4, which
-the PyTorch runtimes stand for, loops over the experts in use: modeling_mixtral.py)."""
+"""Chains that a runtime may fuse. ``qkv``: one product for q, k and v · ``gate_up``: one product for both FFN inputs ·
+``act_mul``: activation and gating · ``skip_norm``: residual sum and norm · ``rope_cache``: rotation and cache write ·
+``attention``: scores, softmax and values without scores in memory · ``experts``: grouped products of a mixture's
+experts. (The PyTorch runtimes represent transformers 4, which loops over the active experts: modeling_mixtral.py.)"""
 Platform = Literal[
     "cuda", "old cuda", "rocm", "old rocm", "xpu", "metal", "cpu", "board", "phone", "tpu", "neuron", "gaudi", "hailo",
     "other",
@@ -31,10 +31,10 @@ EVERY: frozenset[Chain] = frozenset({"qkv", "gate_up", "act_mul", "skip_norm", "
 class Runtime:
     """One serving or inference runtime.
 
-    ``stack`` names the kernel library, for kernel models that were fitted to several. ``graphs`` says whether decode
+    ``stack`` names the kernel library whose fitted kernel models apply. ``graphs`` says whether decode
     steps are captured and replayed, so that the host does not launch each kernel. ``mixes`` says whether prompts are
     processed in chunks together with decoding requests. ``prefill_tokens`` is the number of prompt positions per pass
-    if prompts have their own passes; 0 if they share passes with decode steps. ``python`` says whether the scheduler is
+    if prompts have separate passes; 0 if they share passes with decode steps. ``python`` says whether the scheduler is
     written in Python, and ``vocabulary_multiple`` is the multiple to which the head's rows are padded.
     """
 
@@ -51,11 +51,11 @@ class Runtime:
     aliases: tuple[str, ...] = ()
     runs_on: frozenset[Platform] = frozenset()
     checked: bool = True  # whether any run was validated; if not, its interval is the widest
-    replayed_as: str = "a captured graph"  # what a captured decode step is called in messages
+    replayed_as: str = "a captured graph"  # words for a captured decode step in messages
 
     @property
     def served(self) -> bool:
-        """Whether its host and kernel constants were fitted to serving runs of this runtime."""
+        """Whether host and kernel constants were fitted to serving runs of this runtime."""
         return self.name == self.stack and self.stack in SERVING
 
     @property
@@ -70,7 +70,7 @@ class Runtime:
 
 CORES = "cores"  # the stack of ONNX Runtime on CPU cores
 SERVING = ("vllm", "sglang", "trtllm")
-"""Stacks whose kernels and host were timed on data-centre GPUs, serving many requests at once."""
+"""Stacks that were timed on data-centre GPUs while serving many requests at once."""
 
 # Supported hardware as each project's documentation lists it in November 2026: docs.vllm.ai (CUDA 7.0 and newer, ROCm,
 # Intel XPU, CPU, and plugins for TPU, Neuron and Gaudi), pytorch.org (and XLA for TPU and Neuron).
@@ -80,7 +80,7 @@ _TORCH: frozenset[Platform] = frozenset(
 )
 
 _ON_LLAMA_CPP = ("ollama", "lm-studio", "lmstudio", "koboldcpp", "gpt4all", "jan", "llamafile", "cactus")
-"""Programs whose kernels are llama.cpp's."""
+"""Programs that use llama.cpp's kernels."""
 
 
 def _for_one_user(
@@ -240,7 +240,7 @@ def runtime_named(name: str) -> Runtime:
 
     Raises:
         UnknownName: There is no such runtime.
-        Unsupported: The runtime exists but is not modelled; the message names the nearest one that is.
+        Unsupported: The runtime exists but is not modelled; the message names the nearest modelled one.
     """
     key = name.strip().lower()
     for runtime in RUNTIMES.values():
@@ -270,7 +270,7 @@ INSTEAD: Mapping[str, str] = {
     }.items()
     for name in names.split()
 }
-"""Well-known runtimes that are not modelled, each with the nearest one that is."""
+"""Well-known runtimes that are not modelled, each with the nearest modelled one."""
 
 
 _OLD_CUDA = frozenset({"kepler", "maxwell", "pascal", "jetson"})  # families with compute capability below or near 7.0
@@ -291,7 +291,7 @@ _REPLAYED_AS: Mapping[Platform, str] = {
 
 
 def platform_of(device: DeviceProfile) -> Platform:
-    """Platform that a runtime must support to run on ``device``; ``other`` for unknown vendors."""
+    """The platform that a runtime must support to run on ``device``; ``other`` for unknown vendors."""
     if device.kind == "cpu":
         return "cpu"
     if device.kind == "tpu":
@@ -335,10 +335,10 @@ def default_runtime(
 ) -> str:
     """vLLM on server chips, ONNX Runtime on Hailo's chips, llama.cpp on consumer chips.
 
-    A weight format of GGUF or MLX files implies the runtime that reads it, if it exists there. Formats of server
-    checkpoints (fp8, int4, …) imply vLLM on a GeForce and ONNX Runtime on CPU cores. Image models (``images``) run in
-    compiled PyTorch on GPUs, elsewhere in ONNX Runtime if it exists. On a GeForce, everything except a decoder for
-    ``one_user`` (such as the servers of a fleet) runs in vLLM.
+    A weight format of GGUF or MLX files implies the runtime that reads it, if that runs on the device. Formats of
+    server checkpoints (fp8, int4, …) imply vLLM on a GeForce and ONNX Runtime on CPU cores. Image models (``images``)
+    run in compiled PyTorch on GPUs, elsewhere in ONNX Runtime if possible. On a GeForce, everything except a decoder
+    for ``one_user`` (such as the servers of a fleet) runs in vLLM.
     """
     platform = platform_of(device)
     if images:
@@ -369,7 +369,7 @@ def on_device(runtime: Runtime, device: DeviceProfile) -> Runtime:
     """Returns ``runtime`` adapted to ``device``.
 
     Raises:
-        Unsupported: The runtime does not exist there; the message names those that do.
+        Unsupported: The runtime does not run there; the message names runtimes that do.
     """
     platform = platform_of(device)
     if platform not in runtime.runs_on:

@@ -1,6 +1,6 @@
-"""Weight formats of a runtime on a chip (readable, advisable, default), and the number of chips for one model.
+"""Which weight formats a runtime can read, should use and uses by default on a chip; and the number of chips per model.
 
-Messages, advice and defaults all use these tables, so that none names a format that a runtime lacks.
+Messages, advice and defaults all use these tables, so that none of them suggests a format that the runtime cannot read.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from chipwise.hardware.datasheet import DeviceProfile
 from chipwise.hardware.runtime import Runtime, default_runtime, platform_of
 
 OWN = "own"
-"""As a weight format: the checkpoint's own format, which is the default on data-centre chips."""
+"""The weight format that means the checkpoint's own format, which is the default on data-centre chips."""
 
 _WIDE = frozenset({"fp32", "fp16", "bf16"})
 GGUF = _WIDE | {"mxfp4"} | {name for name in FORMATS if name.startswith(("q", "iq"))}
-"""Formats of llama.cpp's files; ``mxfp4`` is used by gpt-oss."""
+"""Formats of llama.cpp's files; gpt-oss uses ``mxfp4``."""
 MLX = _WIDE | {"mxfp4"} | {name for name in FORMATS if name.startswith("mlx_")}
 READS: Mapping[str, frozenset[str]] = {
     **dict.fromkeys(("llama.cpp", "llama.cpp-vulkan", "ik-llama.cpp"), GGUF),
@@ -38,13 +38,13 @@ NARROWER: Mapping[str, tuple[str, ...]] = {
     "awq": ("int4_g128",),
     "rkllm": ("w8a8",),
 }
-"""Narrower formats that a model may be converted to for a runtime, widest first."""
+"""Narrower formats to which a model can be converted for a runtime, widest first."""
 
 _USUAL: Mapping[str, str] = {
     **dict.fromkeys(("llama.cpp", "llama.cpp-vulkan", "ik-llama.cpp"), "q4_k_m"),
     **dict.fromkeys(("mlx", "mlx-vlm", "vllm-mlx"), "mlx_4bit"),
 }
-"""Usual formats in these runtimes on consumer chips."""
+"""The usual format in each of these runtimes on consumer chips."""
 
 _ALONE = frozenset({"board", "phone", "metal", "cpu", "hailo"})
 _INTEGRATED = (
@@ -57,7 +57,7 @@ _INTEGRATED = (
     "Meteor Lake",
 )  # in the titles of integrated and laptop GPUs
 SPREADS = frozenset({"vllm", "sglang", "trtllm", "torch-eager", "torch-compile", "deepspeed", "llama.cpp", "exllamav2"})
-"""Runtimes that spread one model over several chips."""
+"""Runtimes that can spread one model over several chips."""
 MOST_DEVICES = 8  # devices per server
 
 
@@ -101,13 +101,13 @@ def narrower(runtime: Runtime, weights: str | None) -> tuple[str, ...]:
 def default_format(device: DeviceProfile, runtime: Runtime, stored: str | None, *, own: bool = False) -> str | None:
     """The default weight format on ``device`` in ``runtime``; None for the checkpoint's own.
 
-    On consumer chips whose usual runtime reads 4-bit files, a 4-bit format; elsewhere the checkpoint's own. A format
-    that the runtime cannot read is replaced by the nearest one that it can.
+    It is a 4-bit format on consumer chips whose usual runtime reads 4-bit files, elsewhere the checkpoint's own. If the
+    runtime cannot read that, it is the nearest format that the runtime can read.
 
     Args:
         device: The chip.
         runtime: The runtime.
-        stored: The format of a quantised checkpoint; None if it has 16 bits.
+        stored: The format of a quantised checkpoint; None for 16 bits.
         own: Whether to keep 16-bit weights on every device.
     """
     if stored is not None:
@@ -116,7 +116,7 @@ def default_format(device: DeviceProfile, runtime: Runtime, stored: str | None, 
 
 
 def owned(device: DeviceProfile) -> bool:
-    """Whether ``device`` is a consumer chip, on which llama.cpp is usual."""
+    """Whether ``device`` is a consumer chip, where llama.cpp is the usual runtime."""
     return default_runtime(device) == "llama.cpp"
 
 

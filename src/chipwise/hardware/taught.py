@@ -1,4 +1,4 @@
-"""Taught profiles: corrections of predictions for one machine, learnt from a table of measured models, and their files.
+"""Taught profiles: files with corrections of predictions for one machine, learnt from a table of measured models.
 
 A taught profile corrects the predictions of a data sheet, its ``base`` (the arithmetic is in
 ``predict/served/taught_pass.py``). Profiles are kept by machine name in the user's data folder, one file per version. A
@@ -27,7 +27,7 @@ Row = tuple[float, ...]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaughtError:
-    """Errors on measured rows, as shares of the measured value; each row is predicted by a fit without its model."""
+    """Errors on measured rows, as shares of the measured value. Each row is predicted by a fit without its model."""
 
     rows: int
     mean: float
@@ -49,7 +49,7 @@ class Teaching:
         rows: Number of measured rows used.
         terms: Names of the groups of operators whose seconds add up to a pass.
         units: Seconds of each group before learning.
-        labels: Names of factors on a whole pass: its phase, runtime, weight format or variant.
+        labels: Names of the factors on a whole pass: for its phase, runtime, weight format or variant.
         label_sd: Standard deviation of the logarithm for a label without rows.
         points: Features of the passes on which the smooth part is defined.
         amplitude: Standard deviation of the smooth part far from all points, in logarithms.
@@ -113,7 +113,7 @@ class Teaching:
 
     @property
     def provenance(self) -> str:
-        """Provenance of predictions, in words."""
+        """Provenance of predictions in words."""
         if not self.rows:
             return f"predicted (data sheet of {self.base}, nothing taught)"
         return (

@@ -1,4 +1,4 @@
-"""Finds the chip for an informal name such as ``4070``, ``m4max`` or ``rtx 3060 12gb``; every word must match.
+"""Finds the chip for an informal name such as ``4070``, ``m4max`` or ``rtx 3060 12gb``; every typed word must match.
 
 A chip fits if each typed word is in its name or one of its other names, is its vendor or a word such as ``gpu``, or is
 its memory. Only words of the product line (``rtx``, ``core i7``) may be missing: ``4070`` does not match ``4070 ti``.
@@ -22,7 +22,7 @@ LINES = frozenset({
     "apple", "arc", "core", "epyc", "geforce", "google", "gtx", "i3", "i5", "i7", "i9", "instinct", "intel", "jetson",
     "radeon", "raspberry", "rtx", "rx", "ryzen", "tesla", "threadripper", "xeon",
 })  # fmt: skip
-MAKERS: Mapping[str, frozenset[str]] = {  # vendor in the sheets -> words for the vendor and its brands
+MAKERS: Mapping[str, frozenset[str]] = {  # by vendor in the sheets: words for the vendor and its brands
     "NVIDIA": frozenset({"nvidia", "geforce"}),
     "AMD": frozenset({"amd", "radeon", "instinct"}),
     "Intel": frozenset({"intel"}),
@@ -38,7 +38,7 @@ PLAIN = frozenset({"card", "chip", "desktop", "edition", "graphics", "laptop", "
 APPLE_MACHINES = (("macbook", "pro"), ("macbook", "air"), ("mac", "studio"), ("mac", "mini"), ("mac", "pro"), ("imac",),
                   ("macbook",))  # fmt: skip
 MOST_SUGGESTED = 5
-AS_ROUNDED = 0.03  # tolerance on memory, which is counted in powers of ten or of two
+AS_ROUNDED = 0.03  # relative tolerance on memory, which may be counted in powers of ten or of two
 _SCREEN = re.compile(r"\b1[3-6][- ]?inch\b")
 
 
@@ -67,18 +67,18 @@ def names() -> list[str]:
 
 @functools.cache
 def stems() -> frozenset[str]:
-    """The same as a set."""
+    """The names of all bundled devices, as a set."""
     return frozenset(path.stem for path in DATA.glob("*.yaml"))
 
 
 def key_of(name: str) -> str:
-    """``name`` as tables are looked up: small letters, with one dash between words."""
+    """The look-up key of ``name``: lower case, with one dash between words."""
     return re.sub(r"[\s_-]+", "-", name.strip().lower())
 
 
 @functools.cache
 def _heads() -> dict[str, Record]:
-    """The head of each file up to its first blank line, which holds the names."""
+    """The text of each file up to its first blank line, which holds the names."""
     heads = {}
     for path in sorted(DATA.glob("*.yaml")):
         head, _, _ = path.read_text(encoding="utf-8").partition("\n\n")
@@ -88,7 +88,7 @@ def _heads() -> dict[str, Record]:
 
 @functools.cache
 def aliases() -> dict[str, str]:
-    """Names of devices by the keys of their aliases."""
+    """Device names by the key of each alias."""
     return {key_of(alias): stem for stem, head in _heads().items() for alias in head.sequence("aliases", str)}
 
 
@@ -103,7 +103,7 @@ def _entries() -> tuple[Entry, ...]:
 
 @functools.cache
 def _products() -> Mapping[tuple[str, ...], object]:
-    """Chips of the machines that people name, by the machine's words: one, or several to choose from."""
+    """Chips by the words of the machines that contain them: one chip, or several to choose from."""
     products = files.read_yaml(DATA.parent / "products.yaml")
     return {tuple(sorted(words_of(product))): chips for product, chips in products.items()}
 
@@ -113,7 +113,7 @@ def meant(name: str, memory_of: Callable[[str], float]) -> Meant:
 
     Args:
         name: What was typed.
-        memory_of: Bytes of the memory of a chip.
+        memory_of: Returns a chip's memory in bytes.
 
     Raises:
         AmbiguousName: The name fits several chips.
@@ -164,7 +164,7 @@ def _without_machine(words: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def _fits(words: Sequence[str], entry: Entry, memory_of: Callable[[str], float]) -> Meant | None:
-    """The chip of an entry if it has every typed word and lacks only words of its product line."""
+    """The chip of an entry, if the entry contains every typed word and its other words are only product-line words."""
     allowed = MAKERS.get(entry.vendor, frozenset()) | (PLAIN - {"laptop"}) | {"cpu" if entry.kind == "cpu" else "gpu"}
     words = ["laptop" if word == "mobile" else word for word in words]
     missing = left_of(entry.words, words)
@@ -186,7 +186,7 @@ def _may_be_missing(word: str, entry: Entry) -> bool:
 
 
 def _with_memory(entry: Entry, word: str, held: float) -> Meant | None:
-    """The chip with the typed memory: the sheet's, or a smaller size in which it is sold."""
+    """The chip with the typed memory, if that is the sheet's or a smaller size in which the chip is sold."""
     asked = memory_bytes(word)
     assert asked is not None
     if any(abs(size / held - 1) <= AS_ROUNDED for size in asked):

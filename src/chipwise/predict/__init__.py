@@ -1,6 +1,6 @@
-"""Cost of a model on a chip, with reasons; nothing is run.
+"""Predicts and explains the cost of a model on a chip; nothing is run.
 
-``cost`` prices operators on a calibrated machine, ``kernels`` on a chip known by its data sheet, ``served`` whole
-serving requests, ``load`` a server under load, ``whole_runs`` models whose kernels were not timed. ``explain`` says
-what bounds a model and what to change. The package ``chipwise_fitting`` fits the constants.
+``cost`` prices operators on a calibrated machine, ``kernels`` on a chip known by its data sheet. ``served`` prices
+whole requests to a server, ``load`` a server under load, ``whole_runs`` models whose kernels were not timed.
+``explain`` says what bounds a model and what to change. The package ``chipwise_fitting`` fits the constants.
 """

@@ -1,4 +1,4 @@
-"""One HTML file that needs no network: plotly's script is included once, figures are stored as data."""
+"""One HTML file that needs no network: it includes plotly's script once, and figures as data."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def document(title: str, body: str, *, figures: Mapping[str, Sequence[Figure]]) 
     Plotly is only included if there are figures.
 
     Raises:
-        MissingExtra: plotly, whose script the page carries, is not installed.
+        MissingExtra: plotly, whose script the page includes, is not installed.
     """
     return (
         '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'

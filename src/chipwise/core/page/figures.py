@@ -1,7 +1,7 @@
-"""Figures: axes in human units, colours by name.
+"""Figures with axes in readable units and named colours.
 
-Figures are plain dictionaries of plotly's schema, so drawing loads no plotly. Colours are theme tokens such as
-``@winner``; the page replaces them by the light or dark theme's value.
+Figures are plain dictionaries in plotly's schema, so plotly is not imported. Colours are theme tokens such as
+``@winner``, which the page replaces by the light or dark theme's colour.
 """
 
 from __future__ import annotations
@@ -112,13 +112,13 @@ def axis(
 
 
 def span(axis: Figure) -> tuple[float, float]:
-    """The first and last value that the axis shows."""
+    """First and last value on the axis."""
     start, end = axis["range"]
     return (10**start, 10**end) if axis["type"] == "log" else (start, end)
 
 
 def log_ticks(low: float, high: float, unit_kind: str = "count", *, most: int = 9) -> list[float]:
-    """Ticks 1-2-5 per decade between ``low`` and ``high``; coarser over many decades, finer over less than one."""
+    """Ticks at 1, 2 and 5 of each decade between ``low`` and ``high``; fewer over many decades, more within one."""
     exponents = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
     levels = [
         [step * 10.0**e for e in exponents for step in steps]

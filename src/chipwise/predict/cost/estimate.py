@@ -26,7 +26,7 @@ MODEL = "calibrated@1"
 def estimate(
     design: Design, prefill_graph: OpGraph, decode_graph: OpGraph, workload: Workload, profile: MachineProfile
 ) -> CostEstimate:
-    """Predicted medians, tails, memory and time per operator, with intervals from calibration's check at this size.
+    """Predicts medians, tails, memory and time per operator, with intervals from calibration's check at this size.
 
     Raises:
         Unsupported: The profile lacks rates for an operator.
@@ -76,7 +76,7 @@ def interval(value: float, check: CheckError) -> Predicted:
 
 
 def operator_costs(graph: OpGraph, profile: MachineProfile, *, logits: int, passes: int = 1) -> tuple[OpCost, ...]:
-    """Each operator's share of ``passes`` passes. Shares and overhead add up to the time of the passes."""
+    """Each operator's part of the time of ``passes`` passes. The parts and the overhead add up to the total."""
     prices = np.array([op_price(placed.op, profile) for placed in graph])
     working_set = float(working_set_bytes(prices.sum(axis=0)))
     scale = (
@@ -102,13 +102,13 @@ def operator_costs(graph: OpGraph, profile: MachineProfile, *, logits: int, pass
 
 
 def _correction(price: Float64Array, profile: MachineProfile, phase: Phase, logits: int) -> float:
-    """Factor of the residual on the whole pass, shared by its operators."""
+    """The residual correction's factor on the whole pass, which is applied to all its operators."""
     known = float(combine(price, profile, phase, logits=logits))
     return known / float(combine(price, replace(profile, residuals={}), phase, logits=logits))
 
 
 def _split(op: Op, profile: MachineProfile, working_set: float) -> tuple[float, float, float]:
-    """Seconds of launching, computing and streaming weights. Streaming at the fastest cache's rate is computing."""
+    """Seconds of launching, computing and streaming weights. Streaming from the fastest cache counts as computing."""
     launch = compute = memory = 0.0
     for term in terms(op):
         rates = profile.rates(term.model)

@@ -19,7 +19,7 @@ from chipwise.model.arch.mixers import Attention, ConvModule
 from chipwise.model.ops.workload import Workload
 from chipwise.model.walk.weights import weight_shapes
 
-BuiltBlock = Attention | ConvModule | FeedForward  # blocks of models that can be exported
+BuiltBlock = Attention | ConvModule | FeedForward  # block types of models that can be exported
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,11 +37,11 @@ class MemoryParts:
         return sum(self.matrices.values())
 
     def held_matrix_bytes(self, cost: MemoryCost) -> float:
-        """Bytes that the runtime holds for the matrices, as calibrated; some formats are kept twice."""
+        """Bytes that the runtime holds for the matrices, by calibration; some formats are held twice."""
         return sum(cost.per_matrix_byte[weights] * size for weights, size in self.matrices.items())
 
     def held_bytes(self, cost: MemoryCost) -> dict[str, float]:
-        """Bytes of a serving process by purpose, as calibrated."""
+        """Bytes of a serving process by purpose, by calibration."""
         return {
             "runtime": cost.base_bytes,
             "token table, norms": cost.per_table_byte * self.table_bytes,
@@ -51,7 +51,7 @@ class MemoryParts:
         }
 
     def peak_bytes(self, cost: MemoryCost) -> float:
-        """Peak resident memory of a process that serves this, as calibrated."""
+        """Peak resident memory of a serving process, by calibration."""
         return sum(self.held_bytes(cost).values())
 
 
@@ -59,7 +59,7 @@ TABLE_AS_HEAD = "llama.cpp"  # keeps the token table in the head's format; a tie
 
 
 def memory_parts(design: Design, workload: Workload, *, runtime: str = "") -> MemoryParts:
-    """The parts of ``design`` under ``workload``, as ``runtime`` holds them."""
+    """The memory parts of ``design`` under ``workload`` in ``runtime``."""
     arch = design.arch
     prompt, new = arch.request_of(workload.prompt_tokens, workload.new_tokens)
     workload = replace(workload, prompt_tokens=prompt, new_tokens=new)
@@ -103,7 +103,7 @@ def memory_parts(design: Design, workload: Workload, *, runtime: str = "") -> Me
 
 
 def head_bytes(arch: ArchSpec, weights: str) -> int:
-    """Bytes of the head's own matrix; an FP32 tied head is the token table itself."""
+    """Bytes of the head's separate matrix; 0 for a tied FP32 head, which is the token table."""
     if arch.tie_embeddings and weights == "fp32":
         return 0
     return int(weight_format(weights).matrix_bytes(arch.d_model, arch.outputs))
@@ -149,7 +149,7 @@ def layer_activation_bytes(layer: Layer, arch: ArchSpec, workload: Workload) -> 
 
 
 def _cross_activation_bytes(block: Attention, arch: ArchSpec, workload: Workload) -> int:
-    """Working memory of cross-attention: the stream twice, queries, results, the image's tokens, keys and values."""
+    """Working memory of cross-attention: the stream twice, queries, results, image tokens, keys and values."""
     words, read = workload.prompt_tokens, arch.image_tokens
     scores = block.heads * words * read
     own = words * 2 * block.query_width + read * (2 * block.kv_width + arch.d_model) + scores

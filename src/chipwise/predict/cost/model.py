@@ -20,12 +20,12 @@ class Bound(StrEnum):
     COMPUTE = "compute"
     MEMORY = "memory"
     LINK = "link"  # communication between devices
-    LAUNCH = "launch"  # the runtime's overhead per node
+    LAUNCH = "launch"  # overhead of the runtime per node
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OpCost:
-    """One operator's share of a pass: the total of ``count`` calls; ``work`` is the work of one."""
+    """One operator's cost in a pass: the total of ``count`` calls; ``work`` is the work of one call."""
 
     place: str
     kind: str
@@ -33,10 +33,10 @@ class OpCost:
     bound: Bound
     work: Work
     count: int = 1
-    compute_s: float | None = None  # at the data sheet's dense peak; if calibrated, the computing part
-    memory_s: float | None = None  # bytes at the memory bandwidth; if calibrated, the streaming part
+    compute_s: float | None = None  # by data sheet: at the dense peak; if calibrated: the computing part
+    memory_s: float | None = None  # by data sheet: at the memory bandwidth; if calibrated: the streaming part
     launch_s: float | None = None
-    doubt: float = 0.0  # log half-width of costs without own timings; fully correlated over operators
+    doubt: float = 0.0  # log half-width for costs that were not timed; fully correlated over operators
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,7 +49,7 @@ class Predicted:
 
     @classmethod
     def around(cls, value: float, log_halfwidth: float | None) -> Predicted:
-        """``value`` within a factor either way; without an interval where ``log_halfwidth`` is None."""
+        """``value`` with an interval of a factor exp(±``log_halfwidth``); without an interval if that is None."""
         if log_halfwidth is None:
             return cls(value=value)
         factor = math.exp(log_halfwidth)
@@ -70,7 +70,7 @@ def combined(of: Callable[..., float], *parts: Predicted) -> Predicted:
 
 
 def per_second(seconds: Predicted) -> Predicted:
-    """Rate of an event that takes ``seconds``: for TPOT, the tokens per second of one user."""
+    """The rate of events that take ``seconds`` each: from TPOT, the tokens per second of one user."""
     low, high = (None if end is None else 1 / end for end in (seconds.high, seconds.low))
     return Predicted(value=1 / seconds.value, low=low, high=high)
 
@@ -95,18 +95,18 @@ class CostEstimate(Result):
     runtime: str
     devices: int = 1
     memory_bytes: dict[str, float] = field(default_factory=dict)
-    bound: Bound | None = None  # of the decode step as a whole
+    bound: Bound | None = None  # limit of the whole decode step
     mfu: dict[str, float] = field(default_factory=dict)  # by phase: share of the dense peak
     mbu: dict[str, float] = field(default_factory=dict)  # by phase: share of the memory bandwidth
     provenance: str = "predicted"
     notes: tuple[str, ...] = ()
-    weights: str = ""  # format of the matrices; of a mixture, that of its experts
-    defaults: tuple[str, ...] = ()  # which of runtime and weights are the device's defaults
-    decode_step_s: float | None = None  # of all requests in flight; ``tpot_s`` adds waiting for others' prompts
-    parameters: int | None = None  # of the whole model, including towers that this request does not use
+    weights: str = ""  # format of the matrices; in a mixture, of its experts
+    defaults: tuple[str, ...] = ()  # those of "runtime" and "weights" that are the device's defaults
+    decode_step_s: float | None = None  # for all requests in flight; ``tpot_s`` adds the wait for others' prompts
+    parameters: int | None = None  # of the whole model, including towers that the request does not use
     active_parameters: int | None = None  # per token; fewer in a mixture of experts
-    on_card: str = later("")  # the part of the model that a card holds, where its host holds the rest
-    does_not_fit: str = ""  # how much memory is missing, and what fits; times are as if it fitted
+    on_card: str = later("")  # the part of the model on the card, if the host holds the rest
+    does_not_fit: str = ""  # missing memory, and what would fit; the times assume that the model fits
 
     def __str__(self) -> str:
         """The cost of a request, and the tree of its operators with shares and bounds."""
@@ -154,7 +154,7 @@ class CostEstimate(Result):
         ]
 
     def metric(self, name: str) -> Predicted:
-        """A metric with its interval, by its common name.
+        """A metric with its interval, by its usual name.
 
         Raises:
             UnknownName: The metric is not predicted.

@@ -1,8 +1,8 @@
-"""Prices that add: one vector per operator, sums of vectors per model, seconds for a million sums at once.
+"""Additive prices: one vector per operator, summed over a model; a million sums are converted to seconds at once.
 
 A price is a row of ``PRICE_COLUMNS``: seconds that do not depend on the rest of the model, bytes that only occupy
-caches, and streamed bytes per curve, whose rate depends on the working set of the whole pass; then the seconds by group
-and the number of nodes, which corrections from whole models (``predict/cost/residual.py``) use.
+caches, and streamed bytes per curve, whose rate depends on the working set of the whole pass. The last columns are
+seconds by group and the number of nodes, for corrections from whole models (``predict/cost/residual.py``).
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def op_price(op: Op, profile: MachineProfile) -> Float64Array:
     price = np.zeros(len(PRICE_COLUMNS))
     for term in terms(op):
         rates = profile.rates(term.model)
-        # In a profile that was fitted without this feature, other features account for its time.
+        # If the profile was fitted without this feature, other features account for its time.
         seconds = sum(rates.get(name, 0.0) * amount for name, amount in term.amounts.items())
         nodes = term.amounts["node"]
         launch = rates["node"] * nodes
@@ -50,11 +50,11 @@ def op_price(op: Op, profile: MachineProfile) -> Float64Array:
 
 
 def _group(model: str) -> str:
-    """The part of a pass that a kind of node belongs to."""
+    """The part of a pass to which a kind of node belongs."""
     if model in STREAMS:
         return model
     kind, _, rest = model.partition(".")
-    if rest.startswith("pointwise"):  # attention without a softmax uses other nodes
+    if rest.startswith("pointwise"):  # pointwise attention uses other nodes
         kind = "pointwise"
     return kind if kind in GROUPS else "other"
 
@@ -72,9 +72,9 @@ def combine(prices: Size, profile: MachineProfile, phase: Phase, *, logits: Size
 
     Args:
         prices: Sums of operator prices.
-        profile: The machine they were priced for.
-        phase: Which pass it is.
-        logits: Batch times vocabulary size, from which tokens are chosen; broadcast against the rows.
+        profile: The machine for which they were priced.
+        phase: Prefill or decode.
+        logits: Number of logits from which tokens are chosen (batch times vocabulary size); broadcast with the rows.
     """
     prices = np.asarray(prices, dtype=np.float64)
     whole = profile.passes[phase.value]
@@ -96,9 +96,9 @@ PARTS = (*GROUPS, "call", "logits")
 
 
 def anatomy(prices: Size, profile: MachineProfile, phase: Phase, *, logits: Size) -> tuple[Float64Array, Float64Array]:
-    """Seconds of a pass by part (…, parts in the order of ``PARTS``) and its figures (…, ``residual.FIGURES``).
+    """Seconds of a pass by part (…, ``PARTS``), and its features for the residual (…, ``residual.FIGURES``).
 
-    Uses the profile's rates, before any correction.
+    Both are computed with the profile's rates, before any correction.
     """
     prices = np.asarray(prices, dtype=np.float64)
     whole, working_set = profile.passes[phase.value], working_set_bytes(prices)

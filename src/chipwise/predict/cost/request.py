@@ -1,4 +1,4 @@
-"""Total of one request: the only definition behind every throughput, energy and price."""
+"""Totals of one request: the single definition behind every throughput, energy and price."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ def request_total(prefill: float, step: float, new_tokens: int) -> float: ...
 @overload
 def request_total(prefill: Float64Array, step: Float64Array, new_tokens: int | AnyArray) -> Float64Array: ...
 def request_total(prefill: Size, step: Size, new_tokens: Size) -> Size:
-    """Total of a request: the prompt's pass, which gives the first token, and one decode step for each token after it.
+    """Total of a request: the prompt's pass, which gives the first token, and one decode step for each further token.
 
     Args:
         prefill: Seconds, or joules, of the prompt's pass.
@@ -30,7 +30,7 @@ def price_shares(
     request: Float64Array, step: Float64Array, new_tokens: int | AnyArray
 ) -> tuple[Float64Array, Float64Array]: ...
 def price_shares(request: Size, step: Size, new_tokens: Size) -> tuple[Size, Size]:
-    """Splits a request's total into the prompt's part and the new tokens' part.
+    """Splits the seconds of a request into the prompt's part and the new tokens' part.
 
     The new tokens' part is one decode step for each token after the first. The rest is the prompt's part: its pass, and
     the time that other requests wait for it.
@@ -51,7 +51,7 @@ def throughput(
     prefill_s: Float64Array, step_s: Float64Array, new_tokens: int | AnyArray, in_flight: int | AnyArray
 ) -> Float64Array: ...
 def throughput(prefill_s: Size, step_s: Size, new_tokens: Size, in_flight: Size) -> Size:
-    """New tokens per second of all requests in flight, each taking :func:`request_total`.
+    """New tokens per second of all requests in flight; each request takes :func:`request_total`.
 
     Args:
         prefill_s: Seconds of the prompt's pass.

@@ -1,9 +1,9 @@
 """Corrections from whole models: a factor for each part of a pass, then a smooth residual.
 
-A profile's rates come from graphs of one kind of node. In a whole model the caches hold other data, so each part of a
-pass (products by weight format, attention, norms, …) gets a factor, fitted to measured models and regularised towards
-1. The remaining error is a smooth function of a few features of the model: a Gaussian process on its logarithm that
-falls to zero far from measured models. Fitting is in ``deploy/calibrate/learning.py``.
+A profile's rates are measured on graphs with one kind of node each. In a whole model the caches hold other data, so
+each part of a pass (products by weight format, attention, norms, …) gets a factor, fitted to measured models and
+regularised towards 1. The remaining error is a smooth function of a few features of the model: a Gaussian process on
+its logarithm that falls to zero far from measured models. Fitting is in ``deploy/calibrate/learning.py``.
 
 References:
     Rasmussen and Williams 2006, Gaussian Processes for Machine Learning, equations 2.25 and 2.26.
@@ -27,9 +27,9 @@ MOST_POINTS = 200
 
 
 def factors(parts: Float64Array, figures: Float64Array, residual: Residual, names: tuple[str, ...]) -> Float64Array:
-    """Factors (n,) on the sum of ``parts`` (n, groups), seconds by group in the order of ``names``.
+    """Correction factors (n,) on the summed ``parts`` (n, groups): seconds by group in the order of ``names``.
 
-    ``figures`` (n, figures) are :data:`FIGURES` of the passes as they were before.
+    ``figures`` (n, figures) are :data:`FIGURES` of the uncorrected passes.
     """
     scales = np.array([residual.scales.get(name, 1.0) for name in names])
     total = parts.sum(axis=-1)
@@ -40,7 +40,7 @@ def factors(parts: Float64Array, figures: Float64Array, residual: Residual, name
 
 
 def doubt(figures: Float64Array, residual: Residual) -> Float64Array:
-    """Standard deviation (n,) of the smooth residual, in logarithms: 0 if much was measured, AMPLITUDE far away."""
+    """Standard deviation (n,) of the smooth residual's logarithm: near 0 at measured models, AMPLITUDE far away."""
     if not residual.points:
         return np.full(figures.shape[:-1], AMPLITUDE)
     near = _kernel(figures, np.asarray(residual.points))

@@ -1,7 +1,7 @@
 """Tokens per second, watts, joules and dollars of requests, from the seconds of their passes.
 
-A request is a prompt's pass, which gives the first token, and a step for each token after it. Its joules are seconds
-times the stated watts. Power is the mean over consecutive requests.
+A request is a prompt's pass, which gives the first token, and one step for each further token. Its joules are its
+seconds times the stated watts. Power is the mean over consecutive requests.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from chipwise.predict.cost.request import request_total, throughput
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rates:
-    """Power and price of a device's time; None if unknown."""
+    """Power of a device and price of its time; None if unknown."""
 
     power_w: float | None = None
     usd_per_s: float | None = None
 
 
 def require(device: DeviceProfile, metric: str) -> None:
-    """Refuses a metric of ``SPENDING`` if the data sheet lacks the facts for it.
+    """Raises an error for a metric of ``SPENDING`` if the data sheet lacks the facts for it.
 
     Raises:
         Unsupported: The sheet lists no board power or no price; the message names the fact and the file.
@@ -34,13 +34,13 @@ def require(device: DeviceProfile, metric: str) -> None:
 
 
 def spent(ttft_s: Number, tpot_s: Number, workload: Workload, rates: Rates) -> dict[str, Number]:
-    """``throughput``, and the known ones of ``power``, ``joules_per_token`` and ``usd_per_1k_tokens``.
+    """``throughput``, and if known ``power``, ``joules_per_token`` and ``usd_per_1k_tokens``.
 
     Values may be arrays of one shape.
 
     Args:
-        ttft_s: Seconds of the prompt's pass, of all requests at once.
-        tpot_s: Seconds of a step of all requests at once.
+        ttft_s: Seconds of the prompt's pass for all requests at once.
+        tpot_s: Seconds of a decode step for all requests at once.
         workload: The requests.
         rates: Power and price of the device.
     """
@@ -55,7 +55,7 @@ def spent(ttft_s: Number, tpot_s: Number, workload: Workload, rates: Rates) -> d
 
 
 def refused(metric: str) -> Unsupported:
-    """The error that this machine's watts or price are unknown, and where to state them."""
+    """The error for an unknown power or price of this machine; it says where to state the value."""
     field, what, example = (
         ("price", "the price of this machine per hour", "0.10 USD/h")
         if metric == "usd_per_1k_tokens"

@@ -1,7 +1,7 @@
-"""Features of an operator's time, which calibration fits and prediction evaluates.
+"""Features of an operator's time: calibration fits their rates, prediction evaluates them.
 
-Each operator is one or two *terms*: a model's name, amounts of its features, and streamed bytes. Time is linear in the
-features; the cost of streamed bytes depends on the working set of the whole pass.
+Each operator has one or two *terms*: the name of a rate model, the amounts of its features, and streamed bytes. Time is
+linear in the features; the time per streamed byte depends on the working set of the whole pass.
 """
 
 from __future__ import annotations
@@ -24,26 +24,27 @@ from chipwise.model.ops.pool import PoolOp
 from chipwise.model.ops.ranking import EmbeddingBagOp, RequestAttentionOp, RowDotOp
 
 ROW_STEPS = {"fp32": 64, "int4": 128}
-"""Values of a weight row that a kernel processes at once; the remainder may cost more. llama.cpp's FP32 product of one
-row takes 64 with AVX-512 and the rest one by one; ONNX Runtime's int4 products take four blocks of 32."""
+"""Number of values of a weight row that a kernel processes at once; the remainder may cost more. llama.cpp's FP32
+product of one row processes 64 values at once with AVX-512, and the rest one by one; ONNX Runtime's int4 products
+process four blocks of 32."""
 FAR_BYTES = (1e6, 1.6e7)
-"""Range of a node's bytes over which its values gradually stop fitting in a core's own caches; above it none fit. Of
-the sizes tried, these left the least error in nodes that were not fitted (ranking models, batches of 1 to 512)."""
-HEAD_STEP = 64  # the same for a head's keys, which llama.cpp multiplies as FP32 rows
+"""Range of a node's bytes over which its values gradually stop fitting in a core's private caches; above it none fit.
+Among the ranges tried, this one gave the least error on nodes outside the fit (ranking models, batches of 1 to 512)."""
+HEAD_STEP = 64  # the same number for a head's keys, which llama.cpp multiplies as FP32 rows
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Term:
-    """Amounts of features of the rates called ``model``; ``streamed_bytes`` go by the curve of the same name."""
+    """Amounts of the features of the rate model ``model``; ``streamed_bytes`` use the curve of the same name."""
 
     model: str
     amounts: Mapping[str, float] = field(default_factory=dict)
     streamed_bytes: float = 0.0
-    resident_bytes: float = 0.0  # part of the working set; their time is included in the amounts
+    resident_bytes: float = 0.0  # bytes in the working set whose time the amounts include
 
 
 def far(values: Size) -> dict[str, Size]:
-    """The part of a node's FP32 values that does not fit in a core's own caches."""
+    """The share of a node's FP32 values that does not fit in a core's private caches."""
     held_bytes = float(4 * values)
     if held_bytes <= FAR_BYTES[0]:
         return {}
@@ -107,10 +108,10 @@ def _attention(op: AttentionOp) -> list[Term]:
     }
     if op.rope:
         amounts["rotated"] = rows * (op.heads + op.kv_heads) * op.head_size
-    if not op.causal:  # bidirectional attention has a separate kernel
+    if not op.causal:  # bidirectional attention uses another kernel
         amounts["query"] = rows * op.heads
         return [_term("attention.biased" if op.biases else "attention.full", amounts)]
-    if op.query_tokens > 1:  # work independent of the mask: caches are read in whole blocks
+    if op.query_tokens > 1:  # work that does not depend on the mask: caches are read in whole blocks
         amounts["query"] = rows * op.heads
     shape = "step" if op.query_tokens == 1 else "prompt"
     cache = values_bytes(2 * op.batch * seen * op.kv_heads * op.head_size, op.cache)
@@ -162,7 +163,7 @@ def _bag(op: EmbeddingBagOp) -> list[Term]:
 
 
 def _request_attention(op: RequestAttentionOp) -> list[Term]:
-    """The terms of request attention: moving positions to heads and back, and the scores."""
+    """The terms of attention over a request: transposing to heads and back, and the scores."""
     rows, width = op.batch * op.queries, op.heads * op.head_size
     scores = rows * op.heads * (op.history + 1)
     moved = op.batch * op.positions * width
@@ -190,7 +191,7 @@ def _row_dot(op: RowDotOp) -> list[Term]:
 
 
 def _once(op: Once) -> list[Term]:
-    """Share of a pass in an operator that runs once in several passes."""
+    """The terms of an operator that runs once per several passes, divided by the passes."""
     return [
         replace(
             term,

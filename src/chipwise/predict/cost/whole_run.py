@@ -1,4 +1,4 @@
-"""Estimates by laws of whole runs instead of kernels: diffusion models, parts of models on phones."""
+"""Estimates from laws fitted to whole runs instead of kernels: diffusion models, and model parts on phones."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class RunEstimate(Result):
     """
 
     model: str
-    part: str = ""  # of the model; empty for all of it
+    part: str = ""  # part of the model; empty for the whole model
     setting: str  # the request in words: sizes, formats
     device: str
     runtime: str
@@ -27,11 +27,11 @@ class RunEstimate(Result):
     provenance: str
     notes: tuple[str, ...] = ()
     parameters: dict[str, int] = field(default_factory=dict)  # by part of the model, if known
-    shares: dict[str, float] = field(default_factory=dict)  # shares of the time by cause, if known
+    shares: dict[str, float] = field(default_factory=dict)  # share of the time by cause, if known
 
     @property
     def latency_s(self) -> float:
-        """Seconds of the run, the median."""
+        """Median seconds of the run."""
         return self.metrics["latency_s"].value
 
     def headline(self) -> str:

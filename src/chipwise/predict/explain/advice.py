@@ -1,4 +1,7 @@
-"""Advice: a change, its predicted gain, and how certain that is. Rules propose; re-pricing decides."""
+"""Advice: a change, its predicted gain, and whether the gain is certain.
+
+Rules propose changes; the gain is the difference between the prices of the changed and the original question.
+"""
 
 from __future__ import annotations
 
@@ -19,12 +22,12 @@ class Proposal:
 
     Attributes:
         title: One line that names the change and the numbers, such as ``vocabulary 50257 -> 50304``.
-        touches: What kind of thing is changed.
+        touches: The kind of change.
         how: How to apply it.
         changed: The question after the change.
         headline: The metric: tpot_p50, ttft_p50, throughput, peak_memory, joules_per_token or usd_per_1k_tokens.
         quality: How it may change quality, and what would have to be trained; empty if quality does not change.
-        source: Source of the advice: a paper, a white paper or our own measurement.
+        source: Source of the advice: a paper, documentation or chipwise's own measurement.
         urgent: Whether the model does not run without the change.
     """
 
@@ -39,9 +42,9 @@ class Proposal:
 
 
 class Rule(Protocol):
-    """One file of ``explaining/rules``: a function that looks at a case and proposes changes, or none.
+    """One function in ``predict/explain/rules``: it takes a case and proposes changes, or none.
 
-    It must not predict gains itself: the engine prices ``changed`` with the model that priced the case.
+    It must not predict gains itself: ``changed`` is priced by the cost model that priced the case.
     """
 
     def __call__(self, case: Case) -> Iterable[Proposal]:
@@ -61,8 +64,8 @@ class Gain:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Advice:
-    """A priced proposal. ``sure`` means that the whole interval of its headline is clearly above 1 and the model still
-    fits its device (``fits``).
+    """A priced proposal. ``sure`` means that the whole interval of the headline's gain is clearly above 1 and the model
+    still fits its device (``fits``).
     """
 
     rule: str
@@ -74,5 +77,5 @@ class Advice:
 
     @property
     def worth_showing(self) -> bool:
-        """Whether the advice is urgent or a certain gain of 5 % or more."""
+        """Whether the advice is urgent, or its gain is certain and 5 % or more."""
         return self.proposal.urgent or (self.sure and self.headline.ratio.value >= WORTH_SHOWING)

@@ -18,8 +18,8 @@ from chipwise.predict.explain.question import Case
 def apply(case: Case, advice: Advice, out: str | Path, *, original: str | None = None) -> str:
     """Writes the changed model to ``out``; returns the kind of file.
 
-    It is a Hugging Face config if transformers can compute the changed model, with the unchanged fields of the original
-    config; otherwise a spec file of chipwise.
+    The file is a Hugging Face config, with the original's unchanged fields, if transformers can compute the changed
+    model; otherwise it is a chipwise spec file.
 
     Args:
         case: The explained case.

@@ -1,4 +1,4 @@
-"""Builds the cases that rules read from names as a user writes them."""
+"""Builds the cases that rules read, from names as users write them."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ TASK = ("task", "checkpoint", "shared_tokens", "sensitivity")  # fields of a que
 
 
 def read_sensitivity(given: str | Path | Sequence[float]) -> tuple[float, ...]:
-    """Loss of quantising each layer separately: a list, or a JSON file with one.
+    """The loss from quantising each layer separately, from a list or a JSON file.
 
     Raises:
         SpecError: The value is not a list of numbers.
@@ -53,7 +53,7 @@ def case_of(question: CostQuestion, pricer: Pricer) -> Case:
 
 
 def data_sheet_case(model: str | ArchSpec, device: str, **asked: Any) -> Case:
-    """Case of a model on a chip with a data sheet. Default formats follow the chip.
+    """The case of a model on a chip with a data sheet. Default formats depend on the chip.
 
     Raises:
         UnknownName: A name is unknown.
@@ -90,13 +90,13 @@ def data_sheet_case(model: str | ArchSpec, device: str, **asked: Any) -> Case:
 
 
 def _fitting(question: CostQuestion, device: str) -> int:
-    """Number of requests that memory holds at once; the others wait, as in :func:`chipwise.estimate`."""
+    """Number of requests that fit in memory at once; the others wait, as in :func:`chipwise.estimate`."""
     cost = cost_of(question.request(device))
     return int(fitting_requests(cost.group, cost.memory)[0])
 
 
 def calibrated_case(model: str | ArchSpec, profile: MachineProfile, **asked: Any) -> Case:
-    """Case of a model on this machine, in the runtime of ``profile``.
+    """The case of a model on this machine, in the runtime of ``profile``.
 
     Raises:
         InputError: More than one device is requested.

@@ -1,4 +1,4 @@
-"""Compares models on several chips: the cost of each, the winner per chip and metric, and the bound that decides."""
+"""Compares models on several chips: each model's cost, the winner per chip and metric, and the reason for the win."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from chipwise.predict.served.groups import cost_groups, grouped
 from chipwise.predict.served.request import Request, listening, taken_for
 from chipwise.predict.served.shortage import shortages
 
-ALIKE = 0.95  # a share of the other's work below this counts as a reason
+ALIKE = 0.95  # work below this share of the other's counts as a reason
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,12 +75,12 @@ def compare(
 ) -> Comparison:
     """Compares ``requests`` with ``names`` (model, device), priced in one call.
 
-    If only some of the concurrent requests fit in memory, the estimate is for those, and the cell says so.
+    If only some of the concurrent requests fit in memory, the estimate is for as many as fit, and the cell says so.
 
     Args:
         requests: Requests on devices with data sheets.
         names: Name of each request.
-        others: Cells of other devices.
+        others: Further cells, for other devices.
 
     Raises:
         InputError: Every request is wrong.
@@ -158,7 +158,7 @@ def _winner(cells: Sequence[Cell], device: str, metric: str) -> Winner | None:
 
 
 def _why(best: CostEstimate, other: CostEstimate, phase: str) -> str:
-    """The main reason for the difference: how much less of the limiting work the winner does in the whole pass."""
+    """The main reason for the difference: how much less of the limiting work the winner does in a pass."""
     spent = [_by_bound(cost, phase) for cost in (best, other)]
     difference = {bound: spent[1].get(bound, 0.0) - spent[0].get(bound, 0.0) for bound in spent[0] | spent[1]}
     bound = max(difference, key=lambda name: difference[name])

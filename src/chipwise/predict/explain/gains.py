@@ -19,18 +19,19 @@ Key = tuple[str, int, int]  # kind, FLOPs and bytes of one call
 Shares = dict[Key, float]
 ALIKE = 0.002  # relative difference of sizes within which two kernels share their model's error
 OPERATOR_SPREAD = 0.08
-"""Independent error of an operator's time (log standard deviation, products on a seen device). Equal ones cancel."""
+"""Independent error of an operator's time (log standard deviation, for products on a fitted device). In a ratio, errors
+of equal operators cancel."""
 OVERHEAD_SPREAD = 0.3
-"""The same for the rest of a pass: host, launches that graphs hide, waiting for other prompts."""
+"""Independent error of the rest of a pass: host, launches that graphs hide, waiting for other prompts."""
 FORMAT_SPREAD = 0.15
-"""The same for all products of one number format together: the kernel model's error for the format."""
+"""Common error of all products in one number format: the kernel model's error for that format."""
 BESIDE = ("beside kernels", 0, 0)
 WORTH = 1.01  # least improvement factor shown by default: 1 %
 NOTHING = 0.005  # a factor nearer to 1 than this prints as 1
 MOST_SHOWN = 5  # pieces of advice shown by default
 UNVALIDATED = 0.7  # log half-width of a time without a validated interval: a factor of two
 RATES = frozenset({"throughput"})  # more is better
-SERVING_ALONE = frozenset({"precision", "batching"})  # kinds of change without effect on a training step
+SERVING_ALONE = frozenset({"precision", "batching"})  # kinds of change that do not affect a training step
 
 
 def rules() -> dict[str, Rule]:
@@ -116,11 +117,11 @@ def gains_of(
 ) -> list[Gain]:
     """Gains in each metric that both estimates have (of ``metrics``, if given), with the ratio's interval.
 
-    ``recast``: the change puts weights into another format.
+    ``recast`` means that the change stores weights in another format.
     """
     first = _margins(before, after, "prefill", recast=recast)
     decoding = _margins(before, after, "decode", recast=recast) if before.decode and after.decode else first
-    margins = {"ttft_p50": first, "step": first, "tpot_p50": decoding, "peak_memory": (0.0, 0.0)}  # memory is counted
+    margins = {"ttft_p50": first, "step": first, "tpot_p50": decoding, "peak_memory": (0.0, 0.0)}  # memory is exact
     both = max(first[0], decoding[0]), max(first[1], decoding[1])
     old, new = _values(before), _values(after)
     gains = []

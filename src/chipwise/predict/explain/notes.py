@@ -1,4 +1,4 @@
-"""Notes on candidates that share a context, on checkpointing and on power. Shared contexts are computed once.
+"""Notes in explanations: on candidates that share a context, on activation checkpointing, and on power.
 
 Scoring k candidates of s tokens over a cached context of c tokens costs one pass over the context and one over k x s
 tokens; without sharing it costs k passes over c + s tokens. Attention is priced as reading the shared cache once per
@@ -95,7 +95,7 @@ class Checkpointing:
 
 
 def checkpointing(case: Case) -> Checkpointing | None:
-    """Prices both variants; None if the chip has no data sheet or training cannot be priced."""
+    """Prices a step with and without checkpointing; None if there is no data sheet or training cannot be priced."""
     question, sheet = case.question, case.sheet
     if sheet is None:
         return None
@@ -124,7 +124,7 @@ def checkpointing(case: Case) -> Checkpointing | None:
 
 
 def checkpointing_note(found: Checkpointing) -> str:
-    """Returns the note as one line."""
+    """The note as one line."""
     what = f"training on {found.sequences} x {found.tokens:,} tokens"
     if found.recomputed_s is None or found.recomputed_bytes is None:
         return f"{what} does not fit, with activation checkpointing or without"
@@ -164,7 +164,7 @@ def power_draw(case: Case) -> PowerDraw | None:
 
 
 def power_note(found: PowerDraw) -> str:
-    """Returns the note as one line."""
+    """The note as one line."""
     return (
         f"power: about {units.show(found.drawn_w, 'power')} of {units.show(found.limit_w, 'power')} while serving, "
         f"{units.show(max(0.0, 1 - found.share), 'share', digits=2)} below the limit at which clocks fall"

@@ -1,7 +1,7 @@
-"""The question to explain (a model with formats and workload on a chip), and a cost model's answer to it.
+"""The question to explain (a model with formats and a workload on a chip), and a cost model's answer to it.
 
-Rules read a :class:`Case` and propose changed questions; a :class:`Pricer` answers those the same way. A rule therefore
-need not know whether the chip is a data sheet or this machine, nor how it is priced.
+Rules read a :class:`Case` and propose changed questions, which a :class:`Pricer` answers. So a rule need not know
+whether the chip is a data sheet or this machine, or how it is priced.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ _ONE: Mapping[str, str] = {"image": "an image", "sound": "a sound", "request": "
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CostQuestion:
-    """One model, as deployed, under one workload. A deployment without a device is on this machine, as calibrated.
+    """One deployed model under one workload. A deployment without a device means this machine, with its calibration.
 
     ``train`` means one optimiser step over ``batch`` sequences of ``prompt_tokens``; ``checkpoint`` means that
     activations are recomputed. The first ``shared_tokens`` of each prompt are the same in all requests;
-    ``cached_tokens`` are found in the cache. Layers of ``wide_layers`` keep 16-bit matrices; ``sensitivity`` is the
-    measured loss of quantising each layer separately, where known.
+    ``cached_tokens`` of them are already in the cache. Layers of ``wide_layers`` keep 16-bit matrices; ``sensitivity``
+    is the measured loss from quantising each layer separately, if known.
     """
 
     arch: ArchSpec
@@ -84,7 +84,7 @@ class CostQuestion:
 
     @property
     def weights(self) -> str:
-        """Format of the matrices, or one for each layer; always set in a question."""
+        """Format of the matrices, or one per layer; always set in a question."""
         assert self.deployment.weights is not None  # checked in __post_init__
         return self.deployment.weights
 
@@ -152,11 +152,11 @@ class Case:
 
     @property
     def phases(self) -> tuple[PhaseName, ...]:
-        """The model's phases: an encoder has one pass and no decode, and training has one step."""
+        """The phases: prefill and decode; encoders have only one pass, and training one step."""
         return ("prefill", "decode") if self.generates else ("prefill",)
 
     def title(self, phase: PhaseName) -> str:
-        """Title of the phase on screen."""
+        """Displayed title of a phase."""
         if self.training:
             return "a training step"
         if not self.generates:
@@ -189,7 +189,7 @@ class Case:
 
     @property
     def slower(self) -> str:
-        """The metric of the longer phase of a request: ttft or tpot."""
+        """The metric of the longer phase of a request: TTFT or TPOT."""
         answering_s = self.estimate.tpot_s * self.question.new_tokens
         return "tpot_p50" if "decode" in self.phases and answering_s > self.estimate.ttft_s else "ttft_p50"
 
@@ -200,7 +200,7 @@ class Case:
         return self.estimate.prefill if phase == "prefill" else self.estimate.decode
 
     def share(self, phase: PhaseName, *, kind: str | None = None, place: str | None = None) -> float:
-        """Share of a pass's kernel time in operators of a kind, or at places that contain ``place``."""
+        """Share of a pass's kernel time in operators of one kind, or at places whose name contains ``place``."""
         costs = self.operators(phase)
         total = sum(cost.latency_s for cost in costs)
         chosen = [c for c in costs if kind in (None, c.kind) and (place is None or place in c.place)]

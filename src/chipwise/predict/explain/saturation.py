@@ -22,14 +22,14 @@ class Curve:
 
     unit: str
     sizes: tuple[int, ...]
-    latency_s: tuple[float, ...]  # of the pass alone, without waiting
+    latency_s: tuple[float, ...]  # seconds of the pass, without waiting
     tokens_per_s: tuple[float, ...]
     usd_per_1k_tokens: tuple[float, ...]  # empty if the chip has no price
     saturation: float | None = None  # in units of ``sizes``
 
 
 def saturation_point(sizes: Sequence[int], latency_s: Sequence[float]) -> float | None:
-    """Size where the floor meets the slope of the two largest sizes; None if time stays at the floor.
+    """Size at which the floor meets the slope of the two largest sizes; None if time stays at the floor.
 
     >>> saturation_point([1, 2, 1000, 2000], [1.0, 1.0, 2.0, 4.0])
     500.0

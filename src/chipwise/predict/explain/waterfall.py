@@ -1,7 +1,7 @@
 """Splits the predicted time of a pass into its ideal and the losses, which add up to it.
 
-The ideal is the time at the chip's published rates if every kernel were perfect and every chain that some runtime fuses
-were fused. The rest is divided by cause, which shows the most that a change could gain.
+The ideal is the time at the chip's published rates if every kernel reached them and every chain that some runtime fuses
+were fused. The rest is divided by cause; each part is the most that a change could gain.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _WASTE = {
     "memory": ("bandwidth not reached", "memory-bound kernels below the peak bandwidth"),
     "launch": (SHORT, "kernels too small to reach either limit: their fixed time"),
 }
-AGAIN = "again."  # place of the kernels that checkpointing runs again
+AGAIN = "again."  # prefix of the places of kernels that checkpointing runs again
 
 
 def waterfall(case: Case, phase: PhaseName) -> tuple[TimePart, ...]:
@@ -85,7 +85,7 @@ def _calibrated(case: Case, phase: PhaseName, total_s: float) -> list[TimePart]:
 
 
 def _data_sheet(case: Case, phase: PhaseName, total_s: float) -> list[TimePart]:
-    """Kernels as :meth:`Constants.step_s` adds them up, each split into its limit and the rest."""
+    """Kernels as summed by :meth:`Constants.step_s`, each split into its limit and the rest."""
     scales, kernels = _scales(case), _kernels(case, phase)
     ideal = [sum(each) for each in zip(*(_ideals(cost, scales) for cost in kernels), strict=True)]
     fused = [sum(each) for each in zip(*(_ideals(cost, scales) for cost in _fused(case, phase)), strict=True)]
@@ -111,7 +111,7 @@ def _data_sheet(case: Case, phase: PhaseName, total_s: float) -> list[TimePart]:
 
 
 def _as_engines_ran(parts: list[TimePart], total_s: float) -> list[TimePart]:
-    """The parts of a pass priced by whole runs: adds the time beyond the kernels, or removes it."""
+    """The parts of a pass priced by a law of whole runs: adds or subtracts the difference from the kernels' sum."""
     kernels_s = sum(part.seconds for part in parts)
     if kernels_s > total_s:
         return [replace(part, seconds=part.seconds * total_s / kernels_s) for part in parts]
@@ -142,7 +142,7 @@ def _training(case: Case, total_s: float) -> list[TimePart]:
 
 
 def _limiting(cost: OpCost) -> str:
-    """Limit of a kernel: its FLOPs, its bytes, or its fixed time."""
+    """What limits a kernel: its FLOPs, its bytes, or its fixed time."""
     if cost.bound is Bound.LAUNCH:
         return "launch"
     return "compute" if (cost.compute_s or 0.0) >= (cost.memory_s or 0.0) else "memory"
@@ -190,13 +190,13 @@ def _fused(case: Case, phase: PhaseName) -> Sequence[OpCost]:
 
 
 def _scales(case: Case) -> Scales:
-    """Ratio of each kernel class's time in serving to its time alone; None if the host launches kernels."""
+    """Ratio of each kernel class's time in serving to its time measured alone; None if the host launches kernels."""
     runtime = case.question.served_by
     return constants().scales(runtime) if runtime.graphs else None
 
 
 def _busy_s(cost: OpCost, scales: Scales) -> float:
-    """Seconds without the launch."""
+    """Seconds of the kernels without their launches."""
     busy_s = cost.latency_s - (cost.launch_s or 0.0)
     if scales is None:
         return busy_s
@@ -228,7 +228,7 @@ _SPENT = {
 
 
 def bound_of(costs: tuple[OpCost, ...]) -> tuple[Bound, float]:
-    """The bound of most of a pass's kernel time, and its share."""
+    """The bound that applies to most of a pass's kernel time, and its share."""
     spent: dict[Bound, float] = {}
     for cost in costs:
         spent[cost.bound] = spent.get(cost.bound, 0.0) + cost.latency_s
@@ -239,8 +239,8 @@ def bound_of(costs: tuple[OpCost, ...]) -> tuple[Bound, float]:
 def verdict(case: Case, phase: PhaseName, parts: tuple[TimePart, ...]) -> str:
     """A sentence on the bound of a phase, the main use of its time, and how close to the limit it is.
 
-    Such as ``decode is memory-bound: streaming weights takes 93 % of its kernels' time; it reaches 61 % of the data
-    sheet's limits``. All shares except the first are those of the waterfall's parts, so that they cannot contradict it.
+    For example: ``decode is memory-bound: streaming weights takes 93 % of its kernels' time; it reaches 61 % of the
+    data sheet's limits``. All shares except the first are taken from the waterfall's parts, so that they agree with it.
     """
     costs = case.operators(phase)
     bound, share = bound_of(costs)

@@ -26,7 +26,7 @@ MODELS: dict[str, str] = {
     "ConvOp": "scan",
     "Elementwise": "stream",
     "EmbeddingOp": "stream",
-    "ExpertsOp": "experts",  # or looped, if each expert is called separately
+    "ExpertsOp": "experts",  # or ``looped``, if each expert has separate kernels
     "GroupedMatmul": "experts",
     "LatentAttentionOp": "latent",
     "Matmul": "gemm",
@@ -36,17 +36,18 @@ MODELS: dict[str, str] = {
     "SampleOp": "stream",
     "ScanOp": "scan",
 }
-"""Name of the operator's class -> module of this package that prices it."""
+"""By name of the operator's class: the module of this package that prices it."""
 
 
 def times_of(op: Op, device: DeviceProfile, *, stack: str = "vllm", fold: str | None = None) -> KernelTimes:
-    """Seconds of ``op`` (its sizes may be arrays) on ``device``; at least the FLOPs at the dense peak.
+    """Seconds of ``op`` (its sizes may be arrays) on ``device``, never below its FLOPs over the dense peak.
 
     Args:
         op: The operator.
         device: Any data sheet.
         stack: The stack whose kernels run: ``vllm``, ``sglang``, ``trtllm``, ``cores``, or one of ``local.STACKS``.
-        fold: None for the bundled values; ``device:NAME`` or ``family:NAME`` for the model fitted without them.
+        fold: None for the bundled fit; ``device:NAME`` or ``family:NAME`` for the fit that left that device or family
+            out.
 
     Raises:
         Unsupported: The device lacks a rate that the operator needs.

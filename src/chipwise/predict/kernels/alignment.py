@@ -1,10 +1,10 @@
-"""Misaligned rows: how much longer the tiles of a product take if rows cannot be loaded 16 bytes at a time.
+"""Misaligned rows: how much longer a product's tiles take if rows cannot be loaded 16 bytes at a time.
 
-Kernels load rows in the largest power of two of bytes that divides them, at most 16. Each halving below 16 doubles the
-loads of a tile and disables features that kernels rely on: asynchronous copies below 4 bytes, the tensor memory
-accelerator of Hopper and later below 16. No table that the product model was fitted to has such rows. This module uses
-published timings (``data/alignment.yaml``): the tiles' time grows by the same factor for each halving. The bytes moved
-are the same, so memory-bound products hardly change.
+The size of one load is the largest power of two, up to 16 bytes, that divides the row size. Each halving below 16
+doubles the loads of a tile and disables features that kernels rely on: asynchronous copies below 4 bytes, the tensor
+memory accelerator of Hopper and later below 16. The tables that the product model was fitted to have no such rows, so
+this module uses published timings (``data/alignment.yaml``): the tiles' time grows by the same factor for each halving.
+The bytes moved stay the same, so memory-bound products hardly change.
 
 References:
     NVIDIA, Matrix Multiplication Background User's Guide, section 2.2.
@@ -29,9 +29,9 @@ from chipwise.hardware.datasheet import DeviceProfile
 from chipwise.predict.kernels.gemm_formats import KernelPath
 
 DATA = Path(__file__).parents[1] / "data" / "alignment.yaml"
-LOAD_BYTES = 16  # of one load at most
-DOUBT = 0.75  # half-width of a halving's cost as a share of its logarithm (an assumption, see docs)
-MADE_BY = "NVIDIA"  # no such timings are published for other vendors' chips
+LOAD_BYTES = 16  # most bytes per load
+DOUBT = 0.75  # half-width of a halving's log factor, relative to the factor (assumed, see docs)
+MADE_BY = "NVIDIA"  # the vendor with published timings
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,7 +51,7 @@ class Timing:
     what: str
     source: str
     row_bytes: int = 2  # the largest power of two that divides a row
-    measured: bool = False  # measured with this package: takes precedence for its device
+    measured: bool = False  # measured with chipwise: takes precedence for its device
 
     def __post_init__(self) -> None:
         if self.slower <= 0:
@@ -67,7 +67,7 @@ class Timing:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Published:
-    """Contents of the file: requirements, timings, other statements, and whole training steps to check against."""
+    """Contents of the file: requirements, timings, other statements, and whole training steps for checks."""
 
     needs: tuple[Statement, ...]
     products: tuple[Timing, ...]
@@ -85,7 +85,7 @@ def published() -> Published:
 def for_each_halving(device: str) -> float:
     """Logarithm of the slowdown of tiles for each halving of the load: the median of the published timings.
 
-    Timings made with this package on ``device`` replace them.
+    Timings that chipwise measured on ``device`` replace them.
     """
     known = published().products
     here = [timing for timing in known if timing.measured and timing.device == device]
@@ -95,10 +95,10 @@ def for_each_halving(device: str) -> float:
 def halvings(
     m: Float64Array, n: Float64Array, k: Float64Array, path: KernelPath, device: DeviceProfile
 ) -> Float64Array:
-    """Number of times the load of the narrower rows is halved below 16 bytes: input rows of k, output rows of n.
+    """How often the load size of the worse-aligned rows (input rows of k, output rows of n) is halved below 16 bytes.
 
-    Returns zero for all widths and depths that are multiples of 16 bytes, and on chips without published timings. A
-    single output row needs no alignment.
+    It is 0 if all rows are multiples of 16 bytes, and on chips without published timings. A single output row needs no
+    alignment.
     """
     if device.kind != "gpu" or device.vendor != MADE_BY:
         return np.zeros_like(m)

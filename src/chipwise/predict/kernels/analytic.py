@@ -1,4 +1,4 @@
-"""The roofline plus a launch: the fallback of every kernel model, and the lower limit of all of them."""
+"""The roofline plus a launch: the fallback for operators without a kernel model, and the lower limit of all models."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from chipwise.predict.kernels.times import KernelTimes, launch_s
 
 MEMORY_SHARE = 0.80  # share of the data sheet's bandwidth that well-written kernels reach; median over measured devices
 COMPUTE_SHARE = 0.70  # share of the dense peak that such kernels reach
-LOG_HALFWIDTH = 1.0  # a factor of 2.7 either way; no kernel of this kind was fitted
+LOG_HALFWIDTH = 1.0  # a factor of 2.7 up or down; no such kernel was fitted
 
 _COMPUTE = {"fp8": "fp8", "fp8_block": "fp8", "nvfp4": "fp4", "mxfp4": "fp4"}
 _COMPUTE |= {"int8": "int8", "w8a8": "int8", "q8_0": "int8"}
@@ -54,10 +54,10 @@ def _rate(op: Op, device: DeviceProfile) -> float:
 
 
 def peak(device: DeviceProfile, dtype: str, *, kind: str = "matmul") -> float:
-    """Dense operations per second in ``dtype``: of matrix units for products, of listed vector units for other
+    """Dense operations per second in ``dtype``: of matrix units for products, of vector units (if listed) for other
     operators.
 
-    Weights in 4-bit floats are multiplied as 8-bit floats, or as 16-bit ones, where the device has no 4-bit rate.
+    If the device has no rate for 4-bit floats, such weights are multiplied as 8-bit or 16-bit floats.
     """
     if kind in ("norm", "elementwise", "sample"):
         try:
@@ -76,7 +76,7 @@ _WIDER: dict[DType, tuple[str, ...]] = {DType.FP4: ("fp8", "bf16", "fp16")}
 
 
 def times(op: Op, device: DeviceProfile, *, stack: str = "vllm", fold: str | None = None) -> KernelTimes:
-    """Time of the slower of computing and moving data, at the shares of the limits that kernels reach, plus a launch.
+    """The slower of computing and moving data, at the shares of the limits that kernels usually reach, plus a launch.
 
     Raises:
         Unsupported: The device has no rate for the format.

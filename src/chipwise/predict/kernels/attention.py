@@ -1,7 +1,7 @@
 """Fused attention with multi-head, grouped-query or multi-query heads: prompts, single tokens, windows.
 
 Physics first (:mod:`.attention_physics`): constants per kernel design, fitted on pooled devices. A bounded network
-corrects the remaining error, fully on devices that were in the fit and less the farther a device is from them
+corrects the remaining error: fully on fitted devices, and less on devices that are farther from them
 (:mod:`.attention_fit`).
 """
 
@@ -24,13 +24,14 @@ SCHEDULES = {"decode": physics.decode, "context": physics.context}
 
 
 def times(op: AttentionOp, device: DeviceProfile, *, stack: str = "vllm", fold: str | None = None) -> KernelTimes:
-    """Seconds of ``op`` on ``device``, as one fused kernel; with scores in memory where ``op`` is not fused.
+    """Seconds of ``op`` on ``device``: one fused kernel, or several kernels if ``op`` is not fused.
 
     Args:
         op: Attention; sizes may be arrays.
         device: Any data sheet.
         stack: The stack whose kernels run: ``vllm``, ``sglang`` or ``trtllm``.
-        fold: None for the bundled values; ``device:NAME`` or ``family:NAME`` for the model fitted without them.
+        fold: None for the bundled fit; ``device:NAME`` or ``family:NAME`` for the fit that left that device or family
+            out.
 
     Raises:
         Unsupported: The device has no rate for the format of the products.
@@ -39,7 +40,7 @@ def times(op: AttentionOp, device: DeviceProfile, *, stack: str = "vllm", fold: 
         return unfused_times(op, device, stack=stack, fold=fold)
     call = physics.Call.of(op)
     single = call.queries == 1
-    resumed = ~single & (call.past > 0)  # several new positions after a cache: the faster of both schedules
+    resumed = ~single & (call.past > 0)  # several new positions with a cache: the faster of both schedules
     schedules = {"decode": single | resumed, "context": ~single}
     design = lane(stack, device, op.cache)
     return answer("attention", op, call, schedules, device, stack=stack, lane=design, fold=fold)
@@ -56,13 +57,13 @@ def answer(
     lane: str,
     fold: str | None,
 ) -> KernelTimes:
-    """Times of ``call`` by physics and correction, with the limits of ``op``.
+    """Times of ``call`` by physics and correction, within the limits of ``op``.
 
     Args:
         kind: Which fit: ``attention`` or ``latent``.
         op: The operator, for its FLOPs and bytes.
         call: Its sizes.
-        schedules: Which rows may run as ``decode`` and as ``context``; if both are possible, the faster one counts.
+        schedules: Which rows can run as ``decode`` and as ``context``; if both are possible, the faster is used.
         device: Any data sheet.
         stack: The stack whose kernels run.
         lane: The kernel design.
@@ -90,7 +91,7 @@ def answer(
     work = op.work()
     moved = np.broadcast_to(np.asarray(work.bytes, dtype=np.float64), latency.shape)
     flops = np.broadcast_to(np.asarray(work.flops, dtype=np.float64), latency.shape)
-    # Data that does not fit in the last-level cache comes from memory, at most at the published bandwidth.
+    # Data that does not fit in the last-level cache is read from memory, at most at the published bandwidth.
     latency = np.maximum(latency, (moved - chip.cache_bytes) / chip.bandwidth)
     decode, context = (model.halfwidth(schedule, kinship, chosen, call.head_size) for schedule in SCHEDULES)
     return KernelTimes(

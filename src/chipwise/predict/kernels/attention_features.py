@@ -8,7 +8,7 @@ import numpy.typing as npt
 from chipwise.core.arrays import Float64Array
 from chipwise.predict.kernels.attention_physics import ROWS, TILE, Call, Chip, Parts
 
-LAUNCH_CLOCKS = 20_000.0  # the scale of times: about a launch
+LAUNCH_CLOCKS = 20_000.0  # clocks by which times are scaled, about one launch
 SHAPE = (
     "compute", "longest", "dram", "cache", "resident", "spilling", "blocks", "wave", "steps", "batch", "kv heads",
     "group", "heads", "head size", "tile", "hidden keys", "window", "fp8", "fp8 cache", "short",
@@ -16,7 +16,7 @@ SHAPE = (
 
 
 def shape(call: Call, chip: Chip, parts: Parts) -> npt.NDArray[np.float32]:
-    """Sizes of a call as launches, waves and shares of the cache, (rows, SHAPE)."""
+    """Features of a call: sizes and times in units of launches, waves and cache sizes, (rows, SHAPE)."""
     launch_s = LAUNCH_CLOCKS / chip.clock_hz
     every = call.past + call.queries
     group = call.heads / call.kv_heads

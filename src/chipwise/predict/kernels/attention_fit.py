@@ -1,4 +1,4 @@
-"""The shipped fit of attention: constants per kernel design, networks, half-widths of intervals.
+"""The bundled fit of attention: constants per kernel design, networks, half-widths of intervals.
 
 ``data/attention.json`` holds constants, half-widths and provenance, ``data/attention.npz`` the networks' weights: one
 per stack for the devices in the fit, and one per fold whose inputs include the kernel design but not the device.
@@ -27,12 +27,13 @@ DATA = Path(__file__).parents[1] / "data"
 SHIPPED = "all"
 STACKS = ("vllm", "sglang", "trtllm")
 LANES = ("fa2", "fa3", "gen", "flashinfer", "trt-hopper", "trt-blackwell", "trt", "xe", "other")
-"""Kernel designs: FlashAttention 2 and 3, NVIDIA's generated kernels for data-centre Blackwell, FlashInfer, those of
-TensorRT-LLM by generation, Intel's, and ``other`` for the rest."""
-USUAL_HEAD = 128  # wider heads have separate half-widths, because fewer are measured
+"""Kernel designs: FlashAttention 2 and 3, NVIDIA's generated kernels for data-centre Blackwell, FlashInfer,
+TensorRT-LLM's by generation, Intel's, and ``other`` for the rest."""
+USUAL_HEAD = 128  # wider heads were measured less and have separate half-widths
 Kinship = Literal["seen", "sibling", "design", "unseen"]
-"""Kinship of a device with the fit, which selects the half-width: the device itself was in the fit; a device of its
-family with the same kernel design; a device of another family with that design; no device with that design."""
+"""How close a device is to the fit, which selects the half-width: the device itself was in the fit; a device of its
+family with the same kernel design was; a device of another family with that design was; no device with that design
+was."""
 
 
 def lane(stack: str, device: DeviceProfile, cache: str) -> str:
@@ -60,7 +61,7 @@ def one_hot(name: str, names: Sequence[str]) -> Float32Array:
 
 
 def kept(devices: Mapping[str, str], fold: str | None) -> dict[str, str]:
-    """Removes the devices that ``fold`` leaves out from ``devices`` (name -> family)."""
+    """``devices`` (name -> family) without those that ``fold`` leaves out."""
     kind, _, name = (fold or "").partition(":")
     device = name if kind == "device" else None
     left_family = name if kind == "family" else None
@@ -92,7 +93,7 @@ class Fitted:
         return lanes.get(lane, lanes["other"])
 
     def situation(self, device: DeviceProfile, fold: str | None) -> Situation:
-        """Situation of ``device`` for ``fold``: such kernels were fitted on it, on its family, or on neither."""
+        """Whether such kernels were fitted, in ``fold``, on ``device``, on its family, or on neither."""
         remaining = kept(self.facts["devices"], fold)
         if device.name in remaining:
             return "seen"
@@ -124,8 +125,8 @@ class Fitted:
     ) -> Float64Array:
         """Logarithms of measured over physical time; (rows, SHAPE) -> (rows,).
 
-        Devices in the fit use the network that was trained on them; others use the fold's network, scaled down if it
-        has no data for the design.
+        Devices in the fit use the network trained on them; others use the fold's network, whose correction is scaled
+        down if the fold has no data for the design.
         """
         if kinship == "seen" and fold == SHIPPED:
             marks = one_hot(device.name, self.facts["seen"][stack])

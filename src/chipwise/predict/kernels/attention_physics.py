@@ -1,12 +1,12 @@
-"""Physics of fused attention: computed blocks of scores, thread blocks, and the memory that they read.
+"""Physics of fused attention: the blocks of scores that are computed, thread blocks, and the memory that they read.
 
-There are two schedules. *Context*: a thread block owns ``TILE`` query rows of one head and walks over the unmasked
-keys. *Decode*: a thread block owns the queries that share a key head and a span of keys; the spans fill the chip and a
-second step combines them. Both read keys from the last-level cache if all of them fit.
+There are two schedules. *Context*: a thread block processes ``TILE`` query rows of one head and loops over the unmasked
+keys. *Decode*: a thread block processes the queries that share a key head, for a span of keys; the spans occupy the
+whole chip, and a second step combines their results. Both read keys from the last-level cache if all of them fit.
 
 References:
     Dao 2023, FlashAttention-2, arXiv:2307.08691, section 3.2: one thread block per query tile and head.
-    Dao, Haziza, Massa and Sizov 2023, Flash-Decoding: keys are split among thread blocks too.
+    Dao, Haziza, Massa and Sizov 2023, Flash-Decoding: keys are also split among thread blocks.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ from chipwise.model.ops.attention import AttentionOp
 from chipwise.predict.kernels import analytic
 from chipwise.predict.kernels.client_boards import bandwidth_factor, clock_factor
 
-TILE = 128.0  # query rows of a thread block, and keys of a step, in context
-ROWS = 16.0  # least query rows of a matrix instruction
-BLOCK_BYTES = 80 * 1024.0  # fast memory of a thread block: 64 queries, 128 keys and values of size 128 in bf16
+TILE = 128.0  # query rows per thread block, and keys per step, in the context schedule
+ROWS = 16.0  # fewest query rows of a matrix instruction
+BLOCK_BYTES = 80 * 1024.0  # shared memory per thread block: 64 queries, 128 keys and values of size 128 in bf16
 UNIT_BYTES_PER_CLOCK = 64.0  # bytes per clock that an SM, CU or core reads from the last-level cache
 CACHE_SECONDS = (
-    16e-6  # fallback for the last-level cache: bytes that memory delivers in this time (A100: 20 µs, H100: 16)
+    16e-6  # fallback for the last-level cache's size: bytes that memory delivers in this time (A100: 20 µs, H100: 16)
 )
-UNIT_BANDWIDTH = 25e9  # fallback for the number of units: bytes per second of memory for each
+UNIT_BANDWIDTH = 25e9  # fallback for the number of units: memory bandwidth per unit
 CLOCK_HZ = 1.9e9  # fallback for the clock
 
 SIZES = ("batch", "queries", "past", "heads", "kv_heads", "head_size", "span", "stored")
@@ -76,7 +76,7 @@ class Chip:
 
 
 def _rate(device: DeviceProfile, activations: str) -> float:
-    """Rate of products; a format without a rate runs in the next wider one that has one."""
+    """Rate of products; a format without a rate runs in the next wider format that has one."""
     for name in {"fp8": ("fp8", "bf16", "fp16"), "bf16": ("bf16", "fp16")}.get(activations, (activations,)):
         try:
             return device.peak(name)
@@ -87,7 +87,7 @@ def _rate(device: DeviceProfile, activations: str) -> float:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Call:
-    """Sizes of attention calls as arrays of one shape. ``span``: the most keys that a query sees (0: all)."""
+    """Sizes of attention calls as arrays of one shape. ``span`` is the most keys that a query attends to (0: all)."""
 
     batch: Float64Array
     queries: Float64Array
@@ -96,10 +96,10 @@ class Call:
     kv_heads: Float64Array
     head_size: Float64Array
     span: Float64Array
-    stored: Float64Array  # vectors of head_size in the cache per position and key head: a key and a value
+    stored: Float64Array  # cached vectors of head_size per position and key head: usually a key and a value
     causal: bool
-    value_bytes: float  # of a query or result
-    cache_bytes: float  # of a key or value in the cache
+    value_bytes: float  # bytes per value of a query or result
+    cache_bytes: float  # bytes per value of a cached key or value
 
     @classmethod
     def of(cls, op: AttentionOp) -> Call:
@@ -124,7 +124,7 @@ class Call:
 
     @property
     def keys(self) -> Float64Array:
-        """Keys that the last query sees."""
+        """Number of keys that the last query attends to."""
         every = self.past + self.queries
         return np.where(self.span > 0, np.minimum(every, self.span), every)
 
@@ -145,13 +145,13 @@ class Parts:
     """The work of a schedule, in seconds at published rates unless stated otherwise."""
 
     compute_s: Float64Array  # padded products over the dense peak, spread evenly over the units
-    longest_s: Float64Array  # products of the thread block with most work, on one unit
+    longest_s: Float64Array  # products of the thread block with the most work, on one unit
     dram_s: Float64Array  # bytes of keys, values, queries and results over the memory's bandwidth
     resident: Float64Array  # bytes read over the capacity of the last-level cache
     cache_s: Float64Array  # the same bytes at UNIT_BYTES_PER_CLOCK per unit
-    blocks: Float64Array  # thread blocks per unit, divided by those that it holds at once
-    steps: Float64Array  # keys that one thread block walks over if keys are not split
-    clock_s: Float64Array  # seconds of a clock
+    blocks: Float64Array  # waves: thread blocks per unit over those that a unit holds at once
+    steps: Float64Array  # keys in the loop of one thread block, if keys are not split
+    clock_s: Float64Array  # seconds per clock
 
 
 def context(call: Call, chip: Chip) -> Parts:
@@ -160,7 +160,7 @@ def context(call: Call, chip: Chip) -> Parts:
     every = np.ceil((call.past + call.queries) / TILE)
     first = np.ceil((call.past + 1) / TILE) if call.causal else every
     reach = np.where(call.span > 0, np.minimum(np.ceil(call.span / TILE) + 1, every), every)
-    # Query tile i walks over min(first + i, reach) blocks of keys.
+    # Query tile i loops over min(first + i, reach) blocks of keys.
     growing = np.clip(reach - first, 0, tiles)
     walked = growing * first + growing * (growing - 1) / 2 + (tiles - growing) * np.minimum(reach, every)
     flops = 4 * TILE * TILE * call.head_size
@@ -186,7 +186,7 @@ def context(call: Call, chip: Chip) -> Parts:
 
 
 def decode(call: Call, chip: Chip) -> Parts:
-    """Work with one thread block per key head, with keys split among more blocks if there are few heads."""
+    """Work with one thread block per key head; if there are few heads, keys are split among more blocks."""
     rows = ROWS * np.ceil(call.heads / call.kv_heads * call.queries / ROWS)
     pairs = call.batch * call.kv_heads
     moved = call.kv_bytes + call.io_bytes
@@ -206,10 +206,10 @@ def decode(call: Call, chip: Chip) -> Parts:
 def base_s(parts: Parts, constants: Constants) -> Float64Array:
     """Seconds by physics: launch, start of the thread blocks, and a soft maximum of computing and reading.
 
-    ``constants``: clocks of a launch, of a thread block's start on its unit, and of a key of the longest walk (to the
-    power ``walk``); tail, the part of the longest thread block that is not hidden behind others; the achieved shares of
-    the published rates (compute, dram, cache); full, the part of the cache that keys can fill; edge, the sharpness of
-    the transition from cache to memory; sharpness of the maximum.
+    ``constants``: clocks of a launch, of a thread block's start on its unit, and per key in the longest loop (to the
+    power ``walk``); ``tail``, the part of the longest thread block that others do not hide; the achieved shares of the
+    published rates (``compute``, ``dram``, ``cache``); ``full``, the share of the cache that keys can fill; ``edge``,
+    the sharpness of the transition from cache to memory; and the sharpness of the maximum.
     """
     hit = 1 / (1 + (parts.resident / constants["full"]) ** constants["edge"])
     memory = parts.dram_s / constants["dram"]

@@ -1,4 +1,4 @@
-"""A small network that corrects a physical formula. The correction is bounded, and 0 far from known hardware.
+"""A small network that corrects a physical formula. The correction is bounded, and tends to 0 far from known hardware.
 
 Two files of ``predict/data`` ship for each kind of kernel: KIND.json (constants, half-widths of intervals, data
 sheets seen, provenance) and KIND.npz (the networks' weights, one set per fold). Nothing in them is executed.
@@ -23,16 +23,16 @@ from chipwise.predict.kernels.times import Situation
 
 DATA = Path(__file__).parents[1] / "data"
 SHIPPED = "all"  # the fold that leaves nothing out
-NEAR = 0.5  # below this, a device of the family does not count as similar (RTX PRO 6000 and B200 are both Blackwell)
+NEAR = 0.5  # least nearness of a similar device in a family (RTX PRO 6000 and B200 are both Blackwell)
 STACKS = ("vllm", "sglang", "trtllm")
 PARTS = ("mean", "scale", "first", "second", "third", "low", "high")  # arrays of a network
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Network:
-    """``bound * tanh(...)`` of two hidden layers over standardised inputs.
+    """A network with two hidden layers over standardised inputs; its output is ``bound * tanh(...)``.
 
-    Inputs are clipped to the range of the fit, so that only the formula extrapolates.
+    Inputs are clipped to their range in the fit, so that only the formula extrapolates.
     """
 
     mean: Float32Array  # (inputs,)
@@ -67,7 +67,7 @@ class Fitted:
         return devices
 
     def fold(self, device: DeviceProfile, fold: str | None) -> str:
-        """The fold to use: the requested one, or the full fit if it leaves nothing out.
+        """The fold to use: the requested one, or the full fit if the requested one leaves nothing out.
 
         Raises:
             Unsupported: ``fold`` is neither None, ``device:NAME`` nor ``family:NAME``.
@@ -96,10 +96,10 @@ class Fitted:
         return float(table.get(group, table["all"])[situation])
 
     def nearness(self, here: Float64Array, fold: str) -> float:
-        """Nearness to the hardware of the fold: 1 on it, falling to 0 far from it, exp(-(distance / reach)²).
+        """Nearness to the fold's hardware: exp(-(distance / reach)²), so 1 on its devices and 0 far from them.
 
-        The distance is that of ``here`` (logarithms of data-sheet figures, such as :func:`hardware`'s) to the nearest
-        device seen.
+        The distance is from ``here`` (logarithms of data-sheet figures, such as :func:`hardware`'s) to the nearest
+        device in the fold.
         """
         return max(self._near(here, name) for name in self._kept(fold))
 

@@ -1,8 +1,8 @@
-"""Corrections for desktop boards that their sheets do not list: kernels were timed on server boards.
+"""Corrections for desktop boards, because kernels were timed on server boards.
 
 GeForce boards sustain clocks above their sheet's boost clock if power and heat allow, while data-centre boards with the
-same silicon are capped at it. Their memory has no error-correcting code; on boards with GDDR6 that have it (L40S, L4,
-A10, A40: 46,068 of 49,152 MiB are left), the code takes a sixteenth of capacity and bandwidth.
+same silicon are capped at that clock. GeForce memory stores no error-correcting code; on GDDR6 boards that store one
+(L40S, L4, A10, A40: 46,068 of 49,152 MiB are usable), the code takes a sixteenth of capacity and bandwidth.
 
 GeForce drivers disable peer access between boards, and on desktop platforms it is often disabled for workstation boards
 as well: collectives then go through the host's memory, with NCCL instead of the runtimes' own kernels.
@@ -23,10 +23,10 @@ from chipwise.hardware.datasheet import DeviceProfile
 CLOCK = 1.1
 """Ratio of the sustained clock to the sheet's boost clock, averaged over the two boards above."""
 WITHOUT_CODE = 16 / 15
-"""Ratio of the bandwidth to that of an equal board whose memory stores error-correcting code."""
+"""Bandwidth relative to an equal board whose memory stores an error-correcting code."""
 
 THROUGH_HOST = 30 / 56
-"""Ratio of the bandwidth between two boards without peer access to that with it."""
+"""Bandwidth between two boards without peer access, relative to that with peer access."""
 HOST_S = 13.5e-6
 """Additional latency of a step between two boards without peer access, in seconds."""
 
@@ -43,12 +43,12 @@ def clock_factor(device: DeviceProfile) -> float:
 
 
 def bandwidth_factor(device: DeviceProfile) -> float:
-    """Memory bandwidth of a device relative to the fitted share of the sheet's figure."""
+    """Factor on a device's fitted share of the sheet's memory bandwidth."""
     return WITHOUT_CODE if is_client(device) else 1.0
 
 
 def without_peers(device: DeviceProfile) -> bool:
-    """Whether boards of a device cannot read each other's memory: desktop boards without a link."""
+    """Whether two such boards cannot read each other's memory: desktop boards without a link between them."""
     if device.kind != "gpu" or any(link.to == "device" for link in device.links):
         return False
     return is_client(device) or ("RTX" in device.title and "Server" not in device.title)

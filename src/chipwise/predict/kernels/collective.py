@@ -1,10 +1,10 @@
-"""Collectives among devices: steps times latency, plus bytes over the link (alpha-beta), the best of the algorithms.
+"""Collectives among devices: steps times latency, plus bytes over the link (alpha-beta model), for the best algorithm.
 
 Ring: 2(n-1) steps for an all-reduce, n-1 for the others, each device sending 2(n-1)/n or (n-1)/n of the payload. Tree:
-2⌈log2 n⌉ steps, twice the payload. One-shot: one step in which each device reads all others' payloads whole; this is
-what runtimes' own all-reduce kernels do with small messages. The least of them counts. A device without a link to other
-devices goes through its host: each byte crosses the host link (twice in a step, out and in, at once), and devices do
-not share its bandwidth. A device with neither is Unsupported.
+2⌈log2 n⌉ steps, twice the payload. One-shot: one step in which each device reads the full payloads of all others;
+runtimes' own all-reduce kernels do this with small messages. The fastest algorithm is used. A device without a link to
+other devices goes through its host: each byte crosses the host link (in each step both outwards and inwards, at the
+same time), and each device has its own host link. A device with neither link is Unsupported.
 
 References:
     Thakur, Rabenseifner and Gropp 2005, Optimization of collective communication operations in MPICH.
@@ -30,15 +30,16 @@ DEFAULTS = {
     "device": {"start_s": 4e-6, "step_s": 1.2e-6, "share": 0.80, "once_s": 3e-6, "once_share": 0.5, "crowding": 0.0},
     "host": {"start_s": 8e-6, "step_s": 2e-6, "share": 0.70, "once_s": 8e-6, "once_share": 0.3, "crowding": 0.5},
 }
-"""Seconds of a call, of a step and of a one-shot call; shares of the link's bandwidth between two devices; the power of
-n/2 by which the share falls with n devices, as links to one host interfere. Defaults for unfitted cases."""
+"""Defaults for unfitted cases: seconds of a call, of a step and of a one-shot call; the achieved share of the link's
+bandwidth between two devices; and the power of n/2 by which this share falls with n devices, because links to one host
+interfere."""
 SHARPNESS = 1.5  # sharpness of the transition from latency to bandwidth
 NAMES = ("all_reduce.vllm", "all_reduce.sglang", "all_reduce.trtllm", "all_reduce.nccl", "all_gather", "reduce_scatter",
          "all_to_all")  # fmt: skip
 
 
 def link(device: DeviceProfile) -> Link:
-    """Fastest link to other devices of the kind, else to the host.
+    """The fastest link to other devices of the same kind, else to the host.
 
     Raises:
         Unsupported: The device lists no such link.
@@ -88,7 +89,7 @@ def alpha_beta_s(op: CollectiveOp, bandwidth: float, constants: dict[str, float]
 
 
 def _joined(latency: Float64Array, transfer: Float64Array) -> Float64Array:
-    """Latency and transfer partly overlapped: a power mean between their sum and their maximum."""
+    """Latency and transfer that partly overlap: a power mean between their sum and their maximum."""
     joined: Float64Array = (latency**SHARPNESS + transfer**SHARPNESS) ** (1 / SHARPNESS)
     return joined
 
@@ -134,7 +135,7 @@ def times(op: CollectiveOp, device: DeviceProfile, *, stack: str = "vllm", fold:
 
 
 def through_host(constants: dict[str, float]) -> dict[str, float]:
-    """The constants of devices that cannot read each other's memory: each step is staged in the host's."""
+    """The constants of devices that cannot read each other's memory: each step goes through the host's memory."""
     changed = {
         "share": THROUGH_HOST * constants["share"],
         "step_s": constants["step_s"] + HOST_S,
@@ -145,14 +146,14 @@ def through_host(constants: dict[str, float]) -> dict[str, float]:
 
 
 def named(op: CollectiveOp, stack: str) -> str:
-    """Name of the collective in ``NAMES``. Point to point is priced like a gather between two devices (one step)."""
+    """Name of the collective in ``NAMES``. Point to point is priced as a gather between two devices (one step)."""
     return {"p2p": "all_gather", "all_reduce": f"all_reduce.{stack}"}.get(op.collective, op.collective)
 
 
 def features(
     op: CollectiveOp, device: DeviceProfile, base: Float64Array, *, name: str, fitted: Fitted, seen: bool
 ) -> Float32Array:
-    """(rows, inputs) of the network: sizes, the formula's answer, which collective, link, and device if ``seen``."""
+    """Inputs of the network, (rows, inputs): sizes, the formula's time, collective, link, and device if ``seen``."""
     way = link(device)
     sizes = (np.maximum(op.payload_bytes, 1), op.devices, np.maximum(base, 1e-9) * 1e6)
     logs = [np.broadcast_to(np.log2(np.asarray(size, dtype=np.float64)), base.shape).reshape(-1) for size in sizes]
@@ -161,7 +162,7 @@ def features(
 
 
 def position(way: Link) -> Float64Array:
-    """Position of a link for distances: base-2 logarithm of its GB/s, and its kind, far from the other kinds."""
+    """Coordinates of a link for distances: base-2 logarithm of its GB/s, and its kind (kinds are far apart)."""
     return np.array([np.log2(way.bandwidth.number / 1e9), 4.0 if way.to == "host" else 0.0])
 
 

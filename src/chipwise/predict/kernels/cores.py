@@ -1,17 +1,17 @@
-"""Kernels of ONNX Runtime on the cores of a CPU: a cost of each node, arithmetic at a share of the peak, and bytes.
+"""Kernels of ONNX Runtime on CPU cores: a cost per node, arithmetic at a share of the peak, and bytes.
 
     t = node + FLOPs / (share · P) + bytes / B(working set)
 
-P is the FP32 (int8 for int8 weights) rate of the vector units of the cores that compute. B depends on where the bytes
-of a whole pass are kept between one pass and the next: a model of a few megabytes stays in the last-level cache, which
-is several times faster for a core than memory. ``times`` prices a kernel whose bytes come from memory; ``saved_s`` is
-the time that a pass saves if its bytes fit in caches. Seconds from memory are summed first, and the saving of the whole
-pass is subtracted last.
+P is the FP32 rate (int8 rate for int8 weights) of the vector units of the computing cores. B depends on where the bytes
+of a whole pass are held between passes: a model of a few megabytes stays in the last-level cache, which is several
+times faster for a core than memory. ``times`` prices a kernel whose bytes come from memory; ``saved_s`` is the time
+that a pass saves if its bytes fit in caches. Seconds from memory are summed first, and the saving of the whole pass is
+subtracted last.
 
 Constants are per clock of the sheet's base clock. They were set on one core of a Sapphire Rapids server (86 and 20
-models of one to thirty megabytes, ONNX Runtime 1.31.1). GPT-2 on a core of a Zen 5 server
-(``benchmarks/claims-cpu.csv``) was seen before two of them were chosen, so it is not an independent check. Several
-threads were never measured.
+models of one to thirty megabytes, ONNX Runtime 1.31.1). Two of the constants were chosen after seeing GPT-2 on a core
+of a Zen 5 server (``benchmarks/claims-cpu.csv``), so that is not an independent check. Several threads were never
+measured.
 
 References:
     Intel 64 and IA-32 Architectures Optimization Reference Manual (caches of a core); Fog, Instruction tables.
@@ -30,22 +30,22 @@ from chipwise.model.ops.matmul import Matmul
 from chipwise.model.ops.op import Op
 from chipwise.predict.kernels.times import KernelTimes
 
-NODE_CLOCKS = 4.5e3  # per node of a graph: dispatch, shapes, the allocator
+NODE_CLOCKS = 4.5e3  # clocks per node of a graph: dispatch, shapes, memory allocation
 NODES = {"attention": 2.0, "conv": 1.5, "sample": 0.5}  # overhead of a kernel, in nodes
-INT8_NODES = 1.6  # a product of int8 weights quantises its input in a node of its own
+INT8_NODES = 1.6  # overhead of an int8 product, in nodes: a separate node quantises its input
 SHARE = {"matmul": 1.5, "attention": 0.04, "conv": 0.015}  # share of the peak at the base clock that kernels reach
 SHARE_ELSEWHERE = 0.05
 INT8_FEW = 0.15  # share of the int8 rate for a single row
-INT4_FEW, INT4_MANY = 0.3, 0.35  # the same for 4-bit weights, for one row and for many
-CORE_BYTES_PER_CLOCK = {"Intel": 15.0, "AMD": 24.0}  # of one core from the shared last-level cache
+INT4_FEW, INT4_MANY = 0.3, 0.35  # shares for 4-bit weights: for one row, and for many
+CORE_BYTES_PER_CLOCK = {"Intel": 15.0, "AMD": 24.0}  # one core's rate from the shared last-level cache
 CORE_BYTES_PER_CLOCK_ELSEWHERE = 8.0
-PRIVATE_SHARE = 0.5  # share of the published bytes per clock of a core's own cache
-PRIVATE_BYTES_PER_CLOCK = 32.0  # if not published
-SHARED_BY = {"AMD": 8}  # cores that share one slice of the last-level cache
+PRIVATE_SHARE = 0.5  # achieved share of the published bytes per clock of a core's private cache
+PRIVATE_BYTES_PER_CLOCK = 32.0  # fallback if not published
+SHARED_BY = {"AMD": 8}  # number of cores that share one slice of the last-level cache
 CORE_MEMORY_BYTES_PER_S = {"Intel": 14e9, "AMD": 26e9}  # memory bandwidth of one core: misses in flight / latency
 CORE_MEMORY_ELSEWHERE = {"cpu": 14e9, "soc": 4e9}
 MEMORY_SHARE = 0.8  # share of the sheet's bandwidth for all cores together
-SYNC_CLOCKS = 4e3  # starting and joining threads for one kernel, for each doubling of them
+SYNC_CLOCKS = 4e3  # clocks to start and join threads of one kernel, per doubling of the threads
 LOG_HALFWIDTH = 0.8
 STEEPNESS = 2.0  # steepness of the cached share of a working set around the cache's capacity
 
@@ -75,7 +75,7 @@ def times(op: Op, device: DeviceProfile, *, stack: str = "cores", fold: str | No
 
 
 def saved_s(memory_s: Float64Array, device: DeviceProfile) -> Float64Array:
-    """Seconds that a pass saves by cache hits.
+    """Seconds that a pass saves because its bytes are in caches.
 
     Args:
         memory_s: Bytes of all kernels of the pass divided by the sheet's memory bandwidth, (n,).
@@ -87,7 +87,7 @@ def saved_s(memory_s: Float64Array, device: DeviceProfile) -> Float64Array:
 
 
 def bandwidth_bytes_per_s(working_set_bytes: Float64Array, device: DeviceProfile) -> Float64Array:
-    """Bytes a second of a pass that reads ``working_set_bytes`` over and over."""
+    """Bytes per second of passes that repeatedly read ``working_set_bytes``."""
     left, seconds_a_byte = np.ones(working_set_bytes.shape), np.zeros(working_set_bytes.shape)
     for capacity, rate in caches_of(device):
         kept = 1 / (1 + (working_set_bytes / capacity) ** STEEPNESS)
@@ -99,9 +99,9 @@ def bandwidth_bytes_per_s(working_set_bytes: Float64Array, device: DeviceProfile
 
 
 def caches_of(device: DeviceProfile) -> list[tuple[float, float]]:
-    """Capacity and bandwidth of the L2 and of the last-level cache for all computing cores, inner first.
+    """Capacity and bandwidth of L2 and of the last-level cache for all computing cores, in this order.
 
-    A cache that the sheet does not list is left out.
+    Caches that the sheet does not list are left out.
     """
     clock, threads = clock_hz(device), threads_of(device)
     slowest, found = memory_bytes_per_s(device), []
@@ -120,7 +120,7 @@ def caches_of(device: DeviceProfile) -> list[tuple[float, float]]:
 
 
 def _reached(device: DeviceProfile, threads: float) -> float:
-    """Share of the last-level cache that so many cores reach."""
+    """Share of the last-level cache that ``threads`` cores can access."""
     pieces = SHARED_BY.get(device.vendor)
     whole = device.units.number if device.units else threads
     if pieces is None or whole <= pieces:
@@ -129,7 +129,7 @@ def _reached(device: DeviceProfile, threads: float) -> float:
 
 
 def memory_bytes_per_s(device: DeviceProfile) -> float:
-    """Memory bandwidth that the computing cores reach."""
+    """Memory bandwidth that the computing cores achieve."""
     elsewhere = CORE_MEMORY_ELSEWHERE.get(device.kind, CORE_MEMORY_ELSEWHERE["cpu"])
     each = CORE_MEMORY_BYTES_PER_S.get(device.vendor, elsewhere)
     return min(MEMORY_SHARE * device.mem_bandwidth_bytes_per_s, each * threads_of(device))
@@ -174,7 +174,7 @@ def nodes_of(op: Op) -> float:
 
 
 def rate_of(op: Op, engine: Engine, device: DeviceProfile) -> Float64Array | float:
-    """Operations a second that a kernel reaches."""
+    """Operations per second that a kernel achieves."""
     peak = _peak(engine, device)
     if not isinstance(op, Matmul):
         return SHARE.get(op.kind, SHARE_ELSEWHERE) * peak

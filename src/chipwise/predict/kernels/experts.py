@@ -1,7 +1,7 @@
 """Fused mixture-of-experts kernels: dispatch, grouped products and combine in one call.
 
 Physics: experts with at least one row are read once, their rows are padded to tiles and multiplied, and several small
-kernels give a floor. Shares of the limits and floors are constants per stack and weight format, fitted on pooled
+kernels add a minimum time. Shares of the limits and floors are constants per stack and weight format, fitted on pooled
 devices; a bounded network corrects the rest (:mod:`.bounded`).
 """
 
@@ -21,10 +21,10 @@ from chipwise.predict.kernels import analytic, bounded, routing
 from chipwise.predict.kernels.bounded import STACKS, Fitted, columns, hardware, one_hot
 from chipwise.predict.kernels.times import KernelTimes, launch_s
 
-ROUTING = "power_law_1.2"  # distribution that the tables of the fit use for real routers
+ROUTING = "power_law_1.2"  # the distribution by which the fit's tables imitate real routers
 FORMATS = ("bf16", "fp8", "fp8_block", "nvfp4", "mxfp4", "mxfp4_fp8", "int4")
 DEFAULTS = {"compute": 0.45, "memory": 0.65, "kernels": 8.0, "power": 2.0}  # for unfitted stacks and formats
-TILE_ROWS = 16.0  # least rows of a tile of a grouped product: one matrix instruction
+TILE_ROWS = 16.0  # fewest rows of a grouped product's tile: one matrix instruction
 WIDEST_TILE_ROWS = 128.0
 LOG_HALFWIDTH = 0.9  # of one grouped product, which no table times
 
@@ -61,7 +61,7 @@ def multiplied_in(weights: str, activations: str) -> str:
 
 
 def product_peak(weights: str, activations: str, device: DeviceProfile) -> float:
-    """FLOP/s of the products. Narrow weights are widened to 16-bit activations where the device lists no narrower rate.
+    """FLOP/s of the products. If the device lists no rate for narrow weights, they are widened to 16-bit activations.
 
     Raises:
         Unsupported: The device has no such rate.
@@ -85,10 +85,10 @@ def times(
     """Seconds of the fused call on the busiest device of the group.
 
     Args:
-        op: Experts, or one grouped product alone (a third of the floor, no network).
+        op: Experts, or a single grouped product (priced with a third of the minimum time, without the network).
         device: Any data sheet.
         stack: ``vllm``, ``sglang`` or ``trtllm``.
-        fold: None for the bundled values, else the model fitted without a device or family.
+        fold: None for the bundled fit, else the fit that left a device or family out.
         routing: ``uniform``, ``balanced`` or ``power_law_A``.
 
     Raises:
@@ -103,7 +103,7 @@ def times(
     latency = base_s(numbers, constants, launch)
     situation = fitted.situation(device, fold, hardware(device))
     halfwidth = fitted.halfwidth(stack, situation)
-    if isinstance(op, GroupedMatmul):  # no table times it separately
+    if isinstance(op, GroupedMatmul):  # it was not timed separately
         situation, halfwidth = "unseen", LOG_HALFWIDTH
     else:
         inputs = features(
@@ -122,7 +122,7 @@ def times(
 
 
 def grouped(op: ExpertsOp | GroupedMatmul, device: DeviceProfile, *, routing: str) -> Grouped:
-    """The limits of ``op`` on ``device``: products at the dense peak, bytes at the bandwidth of its memory.
+    """The limits of ``op`` on ``device``: products at the dense peak, bytes at the memory bandwidth.
 
     Raises:
         Unsupported: The device has no rate for the products' format.
@@ -147,7 +147,7 @@ def grouped(op: ExpertsOp | GroupedMatmul, device: DeviceProfile, *, routing: st
 
 
 def base_s(numbers: Grouped, constants: dict[str, float], launch: float) -> Float64Array:
-    """Seconds by the formula: a floor of several launches, and a power mean of the two limits at their shares."""
+    """Seconds by the formula: several launches, plus a power mean of the two limits at their achieved shares."""
     power = constants["power"]
     compute, memory = numbers.padded_s / constants["compute"], numbers.memory_s / constants["memory"]
     floor = constants["kernels"] * launch * (1.0 if numbers.matrices > 1 else 1 / 3)
@@ -166,7 +166,7 @@ def features(
     fitted: Fitted,
     seen: bool,
 ) -> Float32Array:
-    """(rows, inputs) of the network: sizes, limits, routing, stack, format, data sheet, and device if ``seen``."""
+    """Inputs of the network, (rows, inputs): sizes, limits, routing, stack, format, data sheet, device if ``seen``."""
     shape = base.shape
     size = int(base.size)
     kind = format_class(op.weights, op.activations)

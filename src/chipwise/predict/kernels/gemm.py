@@ -1,8 +1,9 @@
 """Matrix products: physics with fitted constants, a bounded network for the remaining error, and intervals.
 
 If the kernels of the device, stack and format were measured, the network has them as an input. Otherwise a second,
-smaller network has only the device's class (its siblings) as an input, or no class if there are no siblings in the fit;
-its correction shrinks with the distance of the data sheet from known ones. ``chipwise fit`` writes the bundled values.
+smaller network has only the device's class (which similar devices share) as an input, or no class if the fit has no
+such device; its correction shrinks with the data sheet's distance from fitted ones. ``chipwise fit`` writes the bundled
+values.
 """
 
 from __future__ import annotations
@@ -31,13 +32,13 @@ from chipwise.predict.kernels.times import KernelTimes, Situation
 DATA = Path(__file__).parents[1] / "data"
 SHIPPED = "all"  # the fold that leaves nothing out
 STACKS = ("vllm", "sglang", "trtllm")
-ANY = "*"  # class of a device that has no sibling in the fit
+ANY = "*"  # class of a device without similar devices in the fit
 REACH = 3.0  # distance, in doublings of data-sheet figures, over which the correction shrinks to 1/e
-NEAR = 0.4  # distance, in doublings, over which a device's errors lose weight in another's half-width
+NEAR = 0.4  # distance, in doublings, over which one device's errors lose weight for another
 FAR = {"sibling": 0.75, "unseen": 2.0}  # largest distance, in doublings, for which half-widths were validated
 WIDENING = 0.5  # relative growth per doubling beyond that
 SUBSTITUTE = 1.5  # factor on half-widths where another format's kernels replace unmeasured ones
-WIDEST = 1.5  # half-width where hardly anything is known: a factor of 4.5 either way
+WIDEST = 1.5  # half-width if hardly anything is known: a factor of 4.5 up or down
 SHARE = 0.9
 GRID = 256.0
 Facts = Mapping[str, Any]
@@ -49,11 +50,12 @@ def times(op: Matmul, device: DeviceProfile, *, stack: str = "vllm", fold: str |
     Args:
         op: The product.
         device: Any data sheet.
-        stack: The stack whose kernels run; one that was not measured counts as ``vllm``.
-        fold: None for the bundled values; ``device:NAME`` or ``family:NAME`` for the model fitted without them.
+        stack: The stack whose kernels run; an unmeasured stack counts as ``vllm``.
+        fold: None for the bundled fit; ``device:NAME`` or ``family:NAME`` for the fit that left that device or family
+            out.
 
     Raises:
-        Unsupported: The device has no rate for the format that is multiplied, or there is no such fold.
+        Unsupported: The device has no rate for the multiplied format, or the fold does not exist.
     """
     path = path_of(op.weights, op.activations, device)
     m, n, k = np.broadcast_arrays(*(np.asarray(size, dtype=np.float64) for size in (op.m, op.n, op.k)))
@@ -86,9 +88,10 @@ def times(op: Matmul, device: DeviceProfile, *, stack: str = "vllm", fold: str |
 
 
 def on_grid(size: Float64Array) -> Float64Array:
-    """Rounds down to a multiple of 256 (below 256, to a power of two), as the measured widths and depths are.
+    """Rounds down to a multiple of 256 (below 256, to a power of two), like the measured widths and depths.
 
-    Other sizes use the correction of the rounded size and their own physics, which includes partly filled tiles.
+    Other sizes use the correction for the rounded size, but the physics of their exact size, including partly filled
+    tiles.
     """
     return np.where(size >= GRID, np.floor(size * (1 / GRID)) * GRID, np.exp2(np.floor(np.log2(np.maximum(size, 1.0)))))
 
@@ -110,7 +113,7 @@ def _misaligned(
 
 
 def _unmeasured(size: Float64Array, near: Float64Array) -> Float64Array:
-    """Sizes that are not on the measured grid; an aligned size replaces the others."""
+    """Mask of sizes that are not on the measured grid; they use the correction of an aligned size."""
     return np.where(near == size, GRID, size)
 
 
@@ -136,16 +139,16 @@ def _correction(
 
 @functools.cache
 def halfwidth(here: tuple[float, ...], path: str, fold: str, situation: Situation) -> float:
-    """Half of the 90 % interval, as a logarithm, from errors on similar devices that were left out of a fit.
+    """Half of the 90 % interval, as a logarithm, from the errors on similar devices when a fit left them out.
 
     Args:
         here: The device's :func:`hardware`.
-        path: The kernels.
-        fold: The fold; uses errors of its devices, each from a fit without that device.
+        path: The kernel path, see :class:`KernelPath`.
+        fold: The fold. The errors of its devices are used, each from a fit without that device.
         situation: ``sibling`` or ``unseen``.
 
-    Devices weigh by the closeness of their data sheets; siblings among them share one weight. The wider of this path's
-    errors and those of all paths counts.
+    Devices are weighted by the closeness of their data sheets; devices of one class share one weight. The result is the
+    larger of the half-widths from this path's errors and from all paths' errors.
 
     References:
         Tibshirani et al. 2019, Conformal prediction under covariate shift.
@@ -169,10 +172,10 @@ def halfwidth(here: tuple[float, ...], path: str, fold: str, situation: Situatio
 
 
 def fold_name(fold: str | None, device: DeviceProfile | None = None) -> str:
-    """Stored name of the model without ``fold``; that of the full fit if nothing is left out.
+    """Stored name of the fit that left ``fold`` out; the full fit's name if nothing is left out.
 
     A family's fold may keep a device of another class (Blackwell's keeps the RTX PRO 6000, whose units are a quarter as
-    wide); for that ``device`` the fold without it is used.
+    wide); for that device, the fold that left it out is used.
 
     Raises:
         Unsupported: ``fold`` is neither None, ``device:NAME`` nor ``family:NAME``.
@@ -198,7 +201,7 @@ def fold_name(fold: str | None, device: DeviceProfile | None = None) -> str:
 
 
 def class_of(device: DeviceProfile) -> str:
-    """Class of siblings: the family, and 16-bit FLOPs per clock and unit (to a factor √2)."""
+    """The device's class: its family, and 16-bit FLOPs per clock and unit (within a factor √2)."""
     return f"{device.family}/{round(hardware(device)[3])}"
 
 
@@ -215,13 +218,13 @@ def hardware(device: DeviceProfile) -> tuple[float, float, float, float]:
 
 
 def distance(device: DeviceProfile, seen: Mapping[str, Sequence[float]]) -> float:
-    """Distance in doublings between ``device`` and the nearest device of ``seen`` (Euclidean)."""
+    """Euclidean distance in doublings between ``device`` and the nearest device of ``seen``."""
     here = np.asarray(hardware(device))
     return min(float(np.linalg.norm(here - np.asarray(there))) for there in seen.values())
 
 
 def _nearest(own: Facts, stack: str, path: str) -> tuple[str, str]:
-    """Replaces an unmeasured stack or path by a measured one: first another stack, then another path."""
+    """The nearest measured stack and path: first another stack is tried, then another path."""
     stack = stack.lower().replace("-", "").replace("tensorrtllm", "trtllm")
     stacks = (stack, *STACKS) if stack in STACKS else STACKS
     near = {"wide": ("bf16",), "w8a8": ("fp8",), "w4a16": ("w8a16", "bf16"), "w8a16": ("bf16",), "fp8_block": ("fp8",)}

@@ -1,4 +1,4 @@
-"""Kernels that serve a pair of number formats: which formats are multiplied, moved and quantised."""
+"""The kernel path for a pair of number formats: which formats are multiplied, moved and quantised."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from chipwise.hardware.datasheet import DeviceProfile
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KernelPath:
-    """A way to multiply. ``name`` is the key of fitted constants; sizes are bytes per value, scales included."""
+    """A way to multiply. ``name`` is the key of fitted constants; sizes are in bytes per value, scales included."""
 
     name: str
     multiplied_in: DType
     weight_bytes: float
-    activation_bytes: float  # as the product reads them
+    activation_bytes: float  # bytes per activation that the product reads
     output_bytes: float
-    source_bytes: float  # of the activations before they are quantised
+    source_bytes: float  # bytes per activation before quantisation
     peak_flops_per_s: float
 
     @property
     def quantises(self) -> bool:
-        """Whether a kernel before the product narrows the activations."""
+        """Whether a separate kernel quantises the activations before the product."""
         return self.activation_bytes < self.source_bytes
 
 
@@ -32,14 +32,14 @@ _PEAK = {"fp8": (DType.FP8,), "fp8_block": (DType.FP8,), "nvfp4": (DType.FP4,)}
 
 
 def path_of(weights: str, activations: str, device: DeviceProfile) -> KernelPath:
-    """Kernels that multiply ``activations`` by ``weights`` on ``device``.
+    """The kernel path that multiplies ``activations`` by ``weights`` on ``device``.
 
-    8-bit and 4-bit floats are multiplied directly where the device has a rate for them, with activations quantised
-    first; elsewhere, and for integer weights with wide activations, weights are widened to the activations' format.
-    Integer activations make an integer product, and so does ``w8a8``.
+    8-bit and 4-bit floats are multiplied directly if the device has a rate for them, after activations are quantised.
+    Otherwise, and for integer weights with wide activations, weights are widened to the activations' format. With
+    integer activations, and with ``w8a8``, products are in integers.
 
     Raises:
-        UnknownName: A format has no such name.
+        UnknownName: A format is unknown.
         Unsupported: The device has no rate for the format that is multiplied.
     """
     stored, entering = weight_format(weights), dtype_of(activations)

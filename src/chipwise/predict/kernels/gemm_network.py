@@ -1,4 +1,4 @@
-"""The small network that corrects the physics of products: shared layers, with biases and gains per kind of kernel."""
+"""The small network that corrects the physics of products: shared layers, with biases and gains per kernel kind."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ import numpy as np
 
 from chipwise.core.arrays import Float32Array, Float64Array
 
-SLOPE = 0.05  # of the leaky rectifier
-CHUNK = 8192  # rows at a time, so that layers stay in cache
+SLOPE = 0.05  # slope of the leaky ReLU
+CHUNK = 8192  # rows evaluated at a time, so that layers stay in cache
 ARRAYS = ("mean", "scale", "first", "first_bias", "first_gain", "second", "second_bias", "last", "offset")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Network:
-    """Two hidden layers of leaky rectifiers. K counts kinds, F features; H and G are the hidden widths."""
+    """Two hidden layers of leaky ReLUs. K is the number of kinds, F of features; H and G are the hidden widths."""
 
     mean: Float32Array  # (F,)
     scale: Float32Array  # (F,)

@@ -1,9 +1,9 @@
-"""Physics of one matrix product: tiles, waves, K steps, bytes, launch. No constant depends on a device's name.
+"""Physics of one matrix product: tiles, waves, K steps, bytes, launch. The constants are the same for all devices.
 
-A product is cut into output tiles; each streaming multiprocessor takes one at a time and walks along K in steps of 128
-bytes. A step lasts as long as the slowest of multiplying, feeding operands from L2, and the latency of the loop. Too
-few tiles are split along K. The time of the tiles and that of moving the bytes overlap as a p-norm; the launch, and the
-kernel that quantises activations, are added. The best of a few tile shapes is used, as libraries choose it.
+A product is cut into output tiles; each streaming multiprocessor computes one at a time, in steps of 128 bytes along K.
+A step lasts as long as the slowest of multiplying, loading operands from L2, and the latency of the loop. If there are
+too few tiles, they are split along K. The tiles' time and the time to move bytes overlap (a p-norm); the launch and the
+kernel that quantises activations are added. The fastest of a few tile shapes is used, since libraries choose it.
 
 References:
     NVIDIA, Matrix Multiplication Background User's Guide (tile and wave quantisation).
@@ -23,13 +23,13 @@ from chipwise.predict.kernels.gemm_formats import KernelPath
 from chipwise.predict.kernels.times import LAUNCH_S, launch_s
 
 TILES = ((16, 64), (64, 64), (64, 128), (128, 128), (128, 256), (256, 128))  # rows of m, columns of n
-STEP_BYTES = 128.0  # along K
-CLOCK_HZ = 1.9e9  # clock at which constants in clocks are given
-FLOPS_PER_CLOCK = 4096.0  # 16-bit, of the SM for which operand feeding is stated
-NARROWEST = 0.1  # least share of FLOPS_PER_CLOCK for the feeding rate
-JOULES_PER_FLOP = 0.7e-12  # board power per 16-bit FLOP above which power does not limit a unit of FLOPS_PER_CLOCK
-UNITS = 16.0  # fallback where no unit count is published
-WIDEST_UNIT = 16384.0  # 16-bit FLOPs per clock; a larger systolic array counts as several units
+STEP_BYTES = 128.0  # bytes per step along K
+CLOCK_HZ = 1.9e9  # reference clock of the constants given in clocks
+FLOPS_PER_CLOCK = 4096.0  # 16-bit FLOPs per clock of the SM for which operand loading is stated
+NARROWEST = 0.1  # least share of FLOPS_PER_CLOCK for the loading rate
+JOULES_PER_FLOP = 0.7e-12  # board energy per 16-bit FLOP above which power does not limit a unit of FLOPS_PER_CLOCK
+UNITS = 16.0  # fallback if no unit count is published
+WIDEST_UNIT = 16384.0  # most 16-bit FLOPs per clock and unit; a larger systolic array counts as several units
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,7 +41,7 @@ class Machine:
     bandwidth_bytes_per_s: float
     cache_bytes: float  # shared by all units; 0 if none is published
     launch_ratio: float  # time of an empty kernel relative to a GPU's
-    power_ratio: float  # watts per FLOP over those needed, see _power_ratio
+    power_ratio: float  # available over needed power per FLOP, see _power_ratio
     least_rows: int  # rows that one instruction multiplies: 16 for matrix engines, 1 for vector engines
     path: KernelPath
 
@@ -74,8 +74,8 @@ def _cache_bytes(device: DeviceProfile) -> float:
 def _power_ratio(device: DeviceProfile, path: KernelPath, unit_clocks_per_s: float) -> float:
     """Power available per FLOP of the path over the power needed; 1 if the board's power is unknown.
 
-    FLOPs of narrower formats need less, in proportion to their bytes. Wider units spread the cost of moving operands
-    over more FLOPs: the power per FLOP falls with the root of the FLOPs per clock. The ratio is at most 1.
+    The power needed per FLOP is proportional to the bytes of the format. Wider units spread the cost of moving operands
+    over more FLOPs: the power per FLOP falls with the square root of the FLOPs per clock. The ratio is at most 1.
     """
     if device.board_power is None:
         return 1.0
@@ -99,7 +99,7 @@ class Parts:
     total_s: Float64Array
     tiles_s: Float64Array
     memory_s: Float64Array
-    resident: Float64Array  # share of the bytes that a cache still holds from the previous call
+    resident: Float64Array  # share of the bytes that are still in a cache from the previous call
     quantise_s: Float64Array
     launch_s: Float64Array
     bytes: Float64Array
@@ -107,25 +107,25 @@ class Parts:
 
 SHARED: Mapping[str, tuple[float, float]] = {
     "compute_share": (np.log(0.85), 0.3),  # log of the share of the dense peak inside a step
-    "power": (0.4, 0.05),  # exponent of the power ratio where power is short: clocks follow its power of 1/3 to 1/2
+    "power": (0.4, 0.05),  # exponent of the power ratio if power is short: clocks follow its power of 1/3 to 1/2
     "memory_share": (np.log(0.85), 0.2),  # log of the share of the bandwidth
-    "cache_share": (np.log(1 / 6), 0.3),  # log of the cache's share that one call's operands may fill and stay cached
+    "cache_share": (np.log(1 / 6), 0.3),  # log share of the cache in which one call's operands stay cached
     "cache_sharp": (np.log(4.0), 0.3),  # log of the sharpness of that limit
     "cache": (np.log(20.0), 0.4),  # log bytes per clock and unit from the cache
-    "prologue": (np.log(2000.0), 1.0),  # log clocks of a tile in addition to its steps
+    "prologue": (np.log(2000.0), 1.0),  # log clocks per tile in addition to its steps
     "step": (np.log(200.0), 1.0),  # log of the least clocks of a step
     "feed": (np.log(64.0), 1.0),  # log bytes per clock into an SM of FLOPS_PER_CLOCK
-    "feed_power": (0.7, 0.15),  # exponent of the SM's FLOPs per clock in its feeding
-    "wave": (-1.0, 1.0),  # logit: how far a partly filled wave costs as much as a full one
+    "feed_power": (0.7, 0.15),  # exponent of the SM's FLOPs per clock in its loading rate
+    "wave": (-1.0, 1.0),  # logit of how much a partly filled wave costs relative to a full one
     "reduce": (np.log(1500.0), 1.0),  # log clocks for each doubling of the split along K
-    "overlap": (np.log(2.0), 0.5),  # log p of the norm
-    "launch_clock": (0.25, 0.05),  # power of the clock in a launch, a step, a prologue
+    "overlap": (np.log(2.0), 0.5),  # log of p in the norm
+    "launch_clock": (0.25, 0.05),  # exponent of the clock in launch, step and prologue
     "step_clock": (0.5, 0.15),
     "prologue_clock": (0.5, 0.15),
     "quantise_row": (np.log(300.0), 1.0),  # log clocks for 512 values of a row
     "quantise_bytes": (np.log(0.5), 1.0),  # log of bytes over bandwidth
 }
-"""Constants of all products: prior and its standard deviation."""
+"""Constants that all products share: (prior mean, prior standard deviation)."""
 
 OWN: Mapping[str, tuple[float, float]] = {
     "launch": (np.log(3e-6), 2.0),  # log seconds
@@ -133,7 +133,7 @@ OWN: Mapping[str, tuple[float, float]] = {
     "quantise_row": (0.0, 2.0),
     "quantise_bytes": (0.0, 2.0),
 }
-"""Constants of one stack and path: the launch, and offsets to the shared ones."""
+"""Constants of one stack and path: the launch, and offsets to the shared constants."""
 
 
 def parts(
@@ -153,8 +153,8 @@ def parts(
         n: Columns of the weights.
         k: The shared dimension.
         machine: The device and path.
-        shared: Values by name, see ``SHARED``.
-        own: Values by name, see ``OWN``.
+        shared: Values of the constants in ``SHARED``, by name.
+        own: Values of the constants in ``OWN``, by name.
         slower: Factor on the time of tiles for misaligned rows.
     """
     path, clock = machine.path, machine.clock_hz / CLOCK_HZ

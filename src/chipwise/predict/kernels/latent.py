@@ -1,8 +1,8 @@
-"""Latent attention (MLA): absorbed, where one latent is key and value of all heads, or expanded, for prompts.
+"""Latent attention (MLA): absorbed (one latent is key and value of all heads) for decode, or expanded for prompts.
 
 Absorbed, it is attention with one key head of size ``kv_rank + rope_size``, whose first ``kv_rank`` values are also the
-value; expanded, it is multi-head attention. Physics and networks are those of :mod:`.attention`, with constants of
-their own.
+value; expanded, it is multi-head attention. It uses the physics and networks of :mod:`.attention` with separate
+constants.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def lane(stack: str, device: DeviceProfile) -> str:
     """Kernel design that ``stack`` runs on ``device``. vLLM uses SGLang's, the closest that was timed.
 
     Raises:
-        UnknownName: The stack is none of ``STACKS``.
+        UnknownName: The stack is not one of ``STACKS``.
     """
     if stack not in STACKS:
         raise UnknownName("stack", stack, STACKS)
@@ -38,7 +38,7 @@ def lane(stack: str, device: DeviceProfile) -> str:
 
 
 def call_of(op: LatentAttentionOp) -> physics.Call:
-    """``op`` as attention with one mean width of keys and values, so that FLOPs are counted correctly."""
+    """``op`` as attention whose head size is the mean width of keys and values, so that FLOPs are counted correctly."""
     key, result = np.asarray(op.key_size, dtype=np.float64), np.asarray(op.result_size, dtype=np.float64)
     width = (key + result) / 2
     kv_heads, stored = (1, key / width) if op.absorbed else (op.heads, 2)
@@ -58,8 +58,9 @@ def times(op: LatentAttentionOp, device: DeviceProfile, *, stack: str = "vllm", 
     Args:
         op: Latent attention; sizes may be arrays.
         device: Any data sheet.
-        stack: Whose kernels: ``vllm``, ``sglang`` or ``trtllm``.
-        fold: None for the bundled values; ``device:NAME`` or ``family:NAME`` for the model fitted without them.
+        stack: The stack whose kernels run: ``vllm``, ``sglang`` or ``trtllm``.
+        fold: None for the bundled fit; ``device:NAME`` or ``family:NAME`` for the fit that left that device or family
+            out.
 
     Raises:
         Unsupported: The device has no rate for the format of the products.

@@ -5,13 +5,14 @@ A kernel's time is the smooth maximum of the times for its bytes and for its ari
     t = ((bytes / B · e^a)³ + (FLOPs / P · e^g)³)^(1/3) + e^c
 
 B is the memory bandwidth of the data sheet, P the FP32 rate of the engine's vector units. The three logarithms are sums
-of named terms: of the engine's class (NVIDIA's GPUs, x86 CPUs, …), the weights' format, the runtime, the architecture,
-and of two slopes in logarithms of chip figures: bandwidth (large chips reach a smaller share of theirs), and the speed
-of matrix units relative to vector units (prompts gain a part of it). A chip whose architecture was not in the fit has
-only the terms of its class. ``g`` is one sum for products of a few rows (decoding, where weights are unpacked for each
-row) and another for many (prompts). Each pass also has a fixed cost, counted where its token is chosen.
+of named terms: for the engine's class (NVIDIA's GPUs, x86 CPUs, …), the weights' format, the runtime and the
+architecture, plus two slopes in logarithms of chip figures: the bandwidth (large chips reach a smaller share of it),
+and the speed of matrix units relative to vector units (prompts gain a part of it). A chip whose architecture was not in
+the fit has only the terms of its class. ``g`` is one sum for products of a few rows (decoding, where weights are
+unpacked for each row) and another for many (prompts). Each pass also has a fixed cost, counted where its token is
+chosen.
 
-The terms are fitted to whole runs measured by others, decoding and prompts together: ``chipwise fit --from edge``.
+The terms are fitted to whole runs measured by others, on decode and prompts together: ``chipwise fit --from edge``.
 """
 
 from __future__ import annotations
@@ -52,19 +53,19 @@ from chipwise.predict.kernels.local_engines import (
 from chipwise.predict.kernels.times import KernelTimes, Situation
 
 DATA = Path(__file__).parents[1] / "data" / "local.json"
-FEW_ROWS = 8  # largest number of rows for llama.cpp's matrix-vector kernels
+FEW_ROWS = 8  # most rows for which llama.cpp uses matrix-vector kernels
 USUAL_BANDWIDTH, USUAL_CLOCK_HZ, USUAL_CORES = (
     300e9,
     1.5e9,
     8.0,
-)  # reference values at which the slopes contribute nothing
+)  # reference values, at which the slopes contribute nothing
 USUAL_WATTS_A_FLOP = {"gpu": 5e-12, "cpu": 40e-12}
-DRAWN_BYTES_A_FLOP = 0.125  # most bytes that CPU cores unpack per FP32 FLOP
-EXPERT_ROWS = 8.0  # rows of an expert at which padding doubles the time
+DRAWN_BYTES_A_FLOP = 0.125  # most bytes that CPU cores read and unpack per FP32 FLOP
+EXPERT_ROWS = 8.0  # rows per expert at which padding doubles the time
 TILE, IDLE_WAVES = (64.0, 128.0), 0.5  # tile of a GPU product (rows, columns); idle share of the last wave
 TAKEN_AT_ONCE = {"llama.cpp": 512.0, "mlx": 2048.0}  # positions of a prompt: llama.cpp's n_ubatch, MLX's prefill step
 WIDTH = 4096.0  # values per row if an operator does not state its rows
-SHARPNESS = 3.0  # of the maximum of the two times
+SHARPNESS = 3.0  # sharpness of the maximum of the two times
 STACKS = (
     "llama.cpp",
     "llama.cpp-vulkan",
@@ -92,15 +93,15 @@ BUILT_ON = {
     "vllm-mlx": "mlx",
     "geniex": "genie",
 }
-"""Stacks whose terms are added to those of the stack with which they share most code."""
+"""For each stack, the stack with which it shares most code and whose terms it uses too."""
 DISTANCES = ("seen", "kin", "sibling", "unseen")
-"""Closest chip in the fit: the chip itself, one of its architecture, one of its engine class, or none."""
+"""How close the closest chip in the fit is: the chip itself, one of its architecture, one of its class, or none."""
 Sum = tuple[tuple[str, float], ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Terms:
-    """The three sums: names of their terms, with the factors."""
+    """The three sums: the names of their terms, with factors."""
 
     bytes: Sum
     flops: Sum
@@ -123,11 +124,11 @@ class Constants:
     stacks: frozenset[str]  # ``CLASS|STACK``
 
     def sum(self, terms: Iterable[tuple[str, float]]) -> float:
-        """The sum of the terms times their factors; terms without any fitted run are 0."""
+        """The sum of the terms times their factors; terms without fitted runs are 0."""
         return sum(self.terms.get(name, 0.0) * times for name, times in terms)
 
     def distance(self, device: DeviceProfile, part: str, stack: str = "") -> str:
-        """How close the fit's chips are, one of ``DISTANCES``; the last if ``stack`` is new to the class."""
+        """How close the closest chip in the fit is, one of ``DISTANCES``; the last one if ``stack`` is new."""
         if stack and f"{engine_class(device, part)}|{stack}" not in self.stacks:
             return "unseen"
         if f"{device.name.partition(':')[0]}|{part}" in self.devices:
@@ -137,7 +138,7 @@ class Constants:
         return "sibling" if engine_class(device, part) in self.classes else "unseen"
 
     def situation(self, device: DeviceProfile, part: str, stack: str = "") -> Situation:
-        """Novelty of the device for the fit: itself seen, others of its class seen, or none."""
+        """Situation of the device: it was in the fit, others of its class were, or none were."""
         found = self.distance(device, part, stack)
         return "seen" if found == "seen" else "unseen" if found == "unseen" else "sibling"
 
@@ -200,7 +201,7 @@ def terms_of(device: DeviceProfile, part: str, stack: str, op: Op | KernelKind, 
 
 
 def _slopes(device: DeviceProfile, part: str, stack: str, weights: str, phase: str) -> tuple[Sum, Sum, Sum]:
-    """The terms of bytes, arithmetic and kernels that are multiplied by a logarithm of a fact of the sheet."""
+    """The slope terms of bytes, arithmetic and kernels: each is multiplied by the logarithm of a data-sheet figure."""
     kind = engine_class(device, part)
     wide = math.log(device.mem_bandwidth_bytes_per_s / USUAL_BANDWIDTH)
     clock = clock_hz(device, part)
@@ -223,11 +224,11 @@ def _slopes(device: DeviceProfile, part: str, stack: str, weights: str, phase: s
 
 
 def demands(op: Op, device: DeviceProfile, part: str, stack: str) -> tuple[Size, Size, Size]:
-    """Seconds of an operator's bytes, seconds of its arithmetic, and how many times it is launched.
+    """Seconds of an operator's bytes, seconds of its arithmetic, and its number of launches.
 
     Prompts longer than ``TAKEN_AT_ONCE`` are processed in pieces, each of which reads the weights again. The arithmetic
     includes idle time from partly filled tiles: experts with few rows, and units without a tile. CPU cores read at most
-    ``DRAWN_BYTES_A_FLOP``.
+    ``DRAWN_BYTES_A_FLOP`` bytes per FLOP.
 
     Returns:
         Bytes over the sheet's bandwidth, FLOPs over the vector units' FP32 rate, launches; scalars or arrays.
@@ -259,7 +260,7 @@ def _idle(op: Op, rows: Float64Array, units: float) -> Size:
 
 
 def theme_of(op: Op | KernelKind) -> str:
-    """Kinds of work with different costs beyond bytes and arithmetic."""
+    """The kind of work of an operator; kinds have different costs beyond bytes and arithmetic."""
     if op.kind in ("attention", "latent_attention"):
         return "attention"
     if is_expert(op) or op.kind == "route":
@@ -270,7 +271,7 @@ def theme_of(op: Op | KernelKind) -> str:
 
 
 def content_of(op: Op | KernelKind) -> str:
-    """The main input of a kernel: the cache, a recurrence's state, or weights by the bits of a value."""
+    """Name of a kernel's main input: the cache, a recurrent state, or weights by bits per value."""
     if op.kind in ("attention", "latent_attention"):
         return "cache"
     if op.kind == "scan":
@@ -290,7 +291,7 @@ def times(op: Op, device: DeviceProfile, *, stack: str, constants: Constants | N
         op: The operator.
         device: Any data sheet.
         stack: One of ``STACKS``.
-        constants: Constants. Default: the bundled ones.
+        constants: Fitted constants. Default: the bundled ones.
 
     Raises:
         Unsupported: The device lists no arithmetic rate.
@@ -328,7 +329,7 @@ def times(op: Op, device: DeviceProfile, *, stack: str, constants: Constants | N
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KernelKind:
-    """An operator without its sizes, which is all that its terms depend on."""
+    """An operator without its sizes: the properties that determine its terms."""
 
     kind: str
     weights: str | None
@@ -378,7 +379,7 @@ def is_expert(op: Op | KernelKind) -> bool:
 
 @functools.cache
 def _fastest(device: DeviceProfile, part: str) -> float:
-    """FLOP/s of the part in its fastest format of 16 bits or more."""
+    """FLOP/s of the part in its fastest format with at least 16 bits."""
     rates = []
     for name in ("fp32", "fp16", "bf16"):
         try:
@@ -390,12 +391,12 @@ def _fastest(device: DeviceProfile, part: str) -> float:
 
 @functools.cache
 def shipped() -> Constants:
-    """The constants that are bundled."""
+    """The bundled constants."""
     return constants_of(json.loads(DATA.read_text(encoding="utf-8")))
 
 
 def constants_of(plain: Mapping[str, Any]) -> Constants:
-    """Constants from their stored form."""
+    """Converts constants from their stored form."""
     return Constants(
         terms=plain["terms"],
         halfwidths=plain["halfwidths"],

@@ -1,7 +1,7 @@
-"""Facts of a chip's sheet about one of its engines, as kernels of local runtimes need them.
+"""Figures of one of a chip's engines, computed from its data sheet for the kernels of local runtimes.
 
-Which class an engine belongs to, how fast its vector units are, how much faster the path that a runtime multiplies on
-is, and how many cores and watts it has for it.
+These are the engine's class, the rate of its vector units, the relative rate of the units on which a runtime
+multiplies, and the cores and watts available.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from chipwise.errors import Unsupported
 from chipwise.hardware.datasheet import DeviceProfile
 from chipwise.hardware.engines import Engine
 
-NPU_FLOPS_A_BYTE = 200.0  # assumed FLOPs per byte of an NPU
+NPU_FLOPS_A_BYTE = 200.0  # assumed NPU rate in FLOPs per byte of memory bandwidth
 NPU_USUAL = 84.8e9 * NPU_FLOPS_A_BYTE  # rate of a Snapdragon 8 Elite
 NPU_SLOWER: Mapping[str, float] = {
     "snapdragon-8-elite": 1.0,
@@ -69,7 +69,7 @@ _GPU_WORDS = ("Adreno", "Mali", "Immortalis", "Xclipse", "RDNA")
 
 
 def engine_architecture(device: DeviceProfile, part: str) -> str:
-    """Architecture of a part of the chip, by its family's name.
+    """Architecture of a part of the chip, named by family.
 
     Renamed processors with the same cores (see Intel's ARK), graphics with the same instruction set, and equal cores or
     graphics in chips of several vendors have the same architecture.
@@ -77,7 +77,7 @@ def engine_architecture(device: DeviceProfile, part: str) -> str:
     whole = device.architecture
     if part == "npu":
         return f"{device.vendor} NPU"
-    if device.vendor == "Apple":  # a phone's GPU is cooled differently from that of a Mac of the same year
+    if device.vendor == "Apple":  # a phone's GPU is cooled worse than a Mac's of the same year
         return whole
     if "(Cortex" in whole:
         whole = whole.partition("(")[2].rstrip(")")
@@ -93,7 +93,7 @@ def engine_architecture(device: DeviceProfile, part: str) -> str:
 
 
 def interval_class(device: DeviceProfile, part: str) -> str:
-    """The class of an engine's interval: its engine class and market."""
+    """The class for half-widths: engine class and market."""
     kind = engine_class(device, part)
     if kind == "nvidia gpu":
         return f"nvidia {_market(device)} gpu"
@@ -121,10 +121,10 @@ def part_of(device: DeviceProfile, stack: str) -> Part:
 
 
 def vector_flops_per_s(device: DeviceProfile, part: str) -> float:
-    """FP32 rate of the part's vector units, for all cores together; scaled from another format if FP32 is not listed.
+    """FP32 rate of the part's vector units, over all cores; scaled from another format if FP32 is not listed.
 
-    Phone vendors publish no NPU rates: these are relative rates from measurements, or else ``NPU_FLOPS_A_BYTE`` times
-    the memory bandwidth.
+    Phone vendors publish no NPU rates, so those are relative rates from measurements, or else ``NPU_FLOPS_A_BYTE``
+    times the memory bandwidth.
 
     Raises:
         Unsupported: The part has no rate in any format.
@@ -142,7 +142,7 @@ def vector_flops_per_s(device: DeviceProfile, part: str) -> float:
 
 
 def integer_share(device: DeviceProfile, part: str) -> float:
-    """Integer rate relative to the FP32 rate of the vector units, for unpacking weights for a few rows.
+    """Integer rate of the vector units relative to their FP32 rate, which limits unpacking weights for a few rows.
 
     It is one half if the sheet counts FP32 lanes without integer support (NVIDIA from Ampere to Hopper, except the A100
     and A30; CUDA C++ programming guide, arithmetic throughput) or two instructions at once (RDNA 3 and later).
@@ -184,11 +184,11 @@ def format_layout(name: str) -> str:
 
 
 def product_gain(device: DeviceProfile, part: str, stack: str, weights: str) -> float:
-    """Peak of the units that multiply a prompt with ``weights`` under ``stack``, over the vector units' FP32 rate.
+    """Peak rate of the units that multiply a prompt with ``weights`` in ``stack``, over the vector units' FP32 rate.
 
-    Integer matrix units where the runtime uses them (llama.cpp's quantised products in CUDA, HIP and SYCL), else
-    those of 16 bits, else dot products of four int8 values (dp4a), else vectors. llama.cpp's Vulkan multiplies bf16
-    weights as fp32.
+    They are integer matrix units if the runtime uses them (llama.cpp's quantised products in CUDA, HIP and SYCL), else
+    16-bit matrix units, else dot products of four int8 values (dp4a), else vector units. llama.cpp's Vulkan backend
+    multiplies bf16 weights as fp32.
     """
     if part in ("npu", "tpu"):
         return 1.0
@@ -201,7 +201,7 @@ def product_gain(device: DeviceProfile, part: str, stack: str, weights: str) -> 
     if weights == "bf16" and stack == "llama.cpp-vulkan":
         names = ("fp32",)
     rates = [engine.rate(name) or 0.0 for engine in engines for name in names]
-    if device.vendor == "NVIDIA":  # 16-bit products accumulate in 16 bits, at half the int8 rate on every chip
+    if device.vendor == "NVIDIA":  # 16-bit products with 16-bit accumulation, at half the int8 rate on every chip
         rates += [0.5 * (engine.rate("int8") or 0.0) for engine in engines]
     if quantised and has_dot_products(device):
         rates.append(4 * vector)
@@ -209,7 +209,7 @@ def product_gain(device: DeviceProfile, part: str, stack: str, weights: str) -> 
 
 
 def _cpu_product(engine: Engine, weights: str, *, quantised: bool) -> float:
-    """Operations per second of one kind of core; int8 without its own instructions runs as int16, two per lane."""
+    """Operations per second of one kind of core; without int8 instructions, int8 runs as int16, two per lane."""
     vector = engine.rate("fp32") or 0.0
     if quantised:
         return engine.rate("int8") or 2 * vector
@@ -235,9 +235,10 @@ def cores(device: DeviceProfile) -> float:
 
 
 def watts_a_flop(device: DeviceProfile, part: str) -> float | None:
-    """Power of the chip over the vector rate of the part; None if no such power is published.
+    """Power of the chip over the vector rate of the part; None if no chip power is published.
 
-    For systems on a chip only NVIDIA's and AMD's sheets state chip power; the others state the wall power of a machine.
+    For systems on a chip, only NVIDIA's and AMD's sheets state the chip's power; other sheets state a machine's wall
+    power.
     """
     whole = device.kind == "soc" and device.vendor not in ("NVIDIA", "AMD")
     if device.board_power is None or whole or part not in ("gpu", "cpu"):
@@ -252,7 +253,7 @@ def gpu_units(device: DeviceProfile, part: str) -> float:
 
 
 def market_of(device: DeviceProfile, part: str) -> str:
-    """Market of the chip within its engine's class; empty if that makes no difference."""
+    """Market of the chip (such as server or laptop) within its engine's class; empty if that makes no difference."""
     kind = engine_class(device, part)
     if kind == "x86 cpu":
         return "laptop" if device.board_power is not None and device.board_power.number <= LAPTOP_W else "desktop"

@@ -1,7 +1,7 @@
 """Mixtures of experts as a loop: one expert after another, each with its own small products.
 
 Implementations without a grouped kernel work this way. Each expert with at least one row has kernels that gather,
-multiply and sum; none of these were timed, so the model of single products is used once per active expert, plus
+multiply and sum. These kernels were not timed, so each active expert is priced by the model of single products, plus
 launches. The host's time for the loop is not included.
 """
 
@@ -18,7 +18,7 @@ from chipwise.predict.kernels import experts, gemm
 from chipwise.predict.kernels.times import KernelTimes, launch_s
 
 BESIDE = 5  # kernels per expert besides its products: gather, activation, gating, router weights, sum
-LOG_HALFWIDTH = 0.6  # stated
+LOG_HALFWIDTH = 0.6  # assumed, not fitted
 
 
 def times(op: ExpertsOp, device: DeviceProfile, *, stack: str = "vllm", fold: str | None = None) -> KernelTimes:

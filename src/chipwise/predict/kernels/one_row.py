@@ -1,9 +1,9 @@
-"""Products of one row, with a second row of padding if that is faster, as engines may run them.
+"""Products of one row, which engines may pad with a second row if that is faster.
 
-The tables that kernels were fitted to hold vLLM 0.24's FP8 products on data-centre Blackwell (B200, B300, GB200,
-GB300): one row takes 13 to 16 microseconds longer than two, at every size (256 x 256 too, 18.6 against 5.3 µs), so 2.2
-times as long in the median. No such step is in the same kernels on Hopper or Ada, nor in SGLang's or TensorRT-LLM's on
-the same chips: it is a choice of the library, not a limit of the chip, and padding the row avoids it.
+In the fit's tables, vLLM 0.24's FP8 products on data-centre Blackwell (B200, B300, GB200, GB300) take 13 to 16
+microseconds longer for one row than for two, at every size (at 256 x 256: 18.6 against 5.3 µs); in the median 2.2 times
+as long. The same kernels on Hopper or Ada show no such step, and neither do SGLang's or TensorRT-LLM's on the same
+chips. So it is a choice of the library, not a limit of the chip, and padding the row avoids it.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from chipwise.model.ops.op import Op
 from chipwise.predict.kernels import times_of
 from chipwise.predict.kernels.times import KernelTimes
 
-SCATTER = 1.25  # one row over two: neighbouring rows of the tables differ by less
+SCATTER = 1.25  # time of one row over that of two from which it counts as such a step
 
 
 def served_times(op: Op, device: DeviceProfile, *, stack: str = "vllm", fold: str | None = None) -> KernelTimes:
@@ -39,5 +39,5 @@ def served_times(op: Op, device: DeviceProfile, *, stack: str = "vllm", fold: st
 
 
 def _narrow_floats(op: Matmul) -> bool:
-    """Whether activations may be narrowed to the weights' float format, in a separate kernel."""
+    """Whether a separate kernel may quantise activations to the weights' float format."""
     return op.weights.startswith(("fp8", "nvfp4", "mxfp4"))

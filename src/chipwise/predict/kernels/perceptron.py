@@ -10,13 +10,13 @@ import numpy.typing as npt
 
 from chipwise.core.arrays import Float32Array, Float64Array
 
-BLOCK_ROWS = 4096  # rows at once: activations stay in the processor's cache
+BLOCK_ROWS = 4096  # rows evaluated at once, so that activations stay in the cache
 LAYERS = ("w0", "w1", "w2", "w3", "w4")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Perceptron:
-    """Hidden layers with x·sigmoid(x) over standardised inputs; outputs lie within ±bound.
+    """A network of hidden layers with x·sigmoid(x) over standardised inputs; outputs lie within ±bound.
 
     Inputs are clipped to the range of the fit.
     """
@@ -42,7 +42,7 @@ class Perceptron:
         return np.clip(answers, -self.bound, self.bound)
 
     def arrays(self, name: str) -> dict[str, npt.NDArray[np.generic]]:
-        """Arrays to store under ``name/…``: ranges in single, weights in half precision."""
+        """Arrays to store under ``name/…``: ranges in single precision, weights in half precision."""
         exact = {part: getattr(self, part) for part in ("mean", "scale", "low", "high")}
         weights = {part: layer.astype(np.float16) for part, layer in zip(LAYERS, self.layers, strict=False)}
         return {f"{name}/{part}": array for part, array in (exact | weights).items()}

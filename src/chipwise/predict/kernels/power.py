@@ -1,10 +1,10 @@
-"""Power from utilisation: a floor plus the power of computing and moving data, up to the board's limit.
+"""Power from utilisation: an idle floor plus the power of computing and moving data, up to the board's limit.
 
 power = floor + (limit - floor) · (1 - exp(-(a·c + m·b + k))), where c and b are the shares of the dense peak and of the
-memory bandwidth that the kernel reaches. The exponential models the limit: clocks fall instead of power rising. For
-attention and experts a bounded network over sizes corrects the power of a device on which they were measured; elsewhere
-the formula is used, with an interval from its errors on kinds of kernels left out of the fit. The power is that of the
-kernel running back to back; between kernels a device draws its floor.
+memory bandwidth that the kernel reaches; a, m and k are fitted. The exponential models the limit: near it, clocks fall
+and power does not rise. For attention and experts on measured devices, a bounded network corrects the formula;
+otherwise the interval comes from the formula's errors on kinds of kernels left out of the fit. The power is for a
+kernel that runs back to back; between kernels a device draws its floor.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ from chipwise.predict.kernels import analytic, bounded, experts
 from chipwise.predict.kernels.bounded import Fitted, columns, one_hot
 from chipwise.predict.kernels.routing import skew
 
-DEFAULTS = {"compute": 2.5, "memory": 1.5, "constant": 0.2}  # without a fit: three quarters of the range at the limits
+DEFAULTS = {"compute": 2.5, "memory": 1.5, "constant": 0.2}  # without a fit (assumed)
 LOG_HALFWIDTH = 0.6
-LEAST_SHARE = 1e-5  # least share of a limit; lower utilisations are treated as this
+LEAST_SHARE = 1e-5  # least share of a limit; lower utilisations are raised to this
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,7 +37,7 @@ class Power:
     """Watts of the board while the kernel runs back to back."""
 
     power_w: Float64Array
-    log_halfwidth: Float64Array  # nine of ten true values lie within power_w * exp(±log_halfwidth), and under limit_w
+    log_halfwidth: Float64Array  # 90 % of true values lie within power_w * exp(±log_halfwidth), and under limit_w
     limit_w: float
 
 
@@ -51,7 +51,8 @@ def power(
         device: A data sheet with a board power.
         latency_s: Seconds of one call, measured or predicted.
         routing: How tokens are distributed over experts.
-        fold: None for the bundled values; ``device:NAME`` or ``family:NAME`` for the model fitted without them.
+        fold: None for the bundled fit; ``device:NAME`` or ``family:NAME`` for the fit that left that device or family
+            out.
 
     Raises:
         Unsupported: The device lists no board power (and is not a phone's chip), or no rate for the operator's format.
@@ -105,7 +106,7 @@ def utilisation(
 def base_w(
     compute: Float64Array, memory: Float64Array, floor: float, limit: float, constants: Mapping[str, float]
 ) -> Float64Array:
-    """Watts by the formula: between the floor and the limit, increasing in both shares."""
+    """Watts by the formula: between floor and limit, increasing in both shares."""
     driven = constants["compute"] * compute + constants["memory"] * memory + constants["constant"]
     watts: Float64Array = floor + (limit - floor) * -np.expm1(-driven)
     return watts
@@ -127,7 +128,7 @@ def phase_of(op: Op) -> str:
 def features(
     op: Op, compute: Float64Array, memory: Float64Array, latency: Float64Array, *, routing: str
 ) -> Float32Array:
-    """Inputs of the network (rows, inputs): shares, time, and the sizes that determine how work is spread."""
+    """Inputs of the network, (rows, inputs): shares, time, and sizes that determine how work is spread."""
     shape = np.broadcast_shapes(compute.shape, latency.shape)
 
     def log2(value: Size) -> Float64Array:

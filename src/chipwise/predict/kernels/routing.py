@@ -1,8 +1,8 @@
-"""Distribution of tokens over experts (active experts, padded rows, the busiest device's share), and RouteOp's time.
+"""Distribution of tokens over experts (active experts, padded rows, the busiest device's load), and RouteOp's time.
 
-There are three routings. ``uniform``: every token chooses at random. ``balanced``: counts are as equal as they can be.
-``power_law_A``: popularities are drawn from a density x^-A between a least and a greatest value, as benchmark tools do
-to imitate real routers; the result is for the device with the most rows.
+There are three routings. ``uniform``: every token chooses at random. ``balanced``: counts are as equal as possible.
+``power_law_A``: the experts' popularities follow a density x^-A between a least and a greatest value, by which
+benchmark tools imitate real routers; the result is for the device with the most rows.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ from chipwise.model.ops.op import Op
 from chipwise.predict.kernels import stream
 from chipwise.predict.kernels.times import KernelTimes
 
-QUANTILES = 12  # quantiles of the experts' popularities, enough for hundreds of experts
+QUANTILES = 12  # number of quantiles that represent the experts' popularities; enough for hundreds of experts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RoutedLoad:
-    """Load of one device, as expected values."""
+    """Expected load of one device."""
 
-    rows: Float64Array  # token-expert pairs
+    rows: Float64Array  # rows: token-expert pairs
     met: Float64Array  # active experts (with at least one row)
-    padded: Float64Array  # rows after padding each expert's to whole tiles
+    padded: Float64Array  # rows after each expert's are padded to whole tiles
 
 
 def skew(routing: str) -> float | None:
@@ -55,7 +55,7 @@ def load(tokens: Size, topk: Size, experts: Size, local: Size, *, routing: str, 
 
     Uniform: E(1 - (1 - k/E)^tokens) experts are active, each with a Poisson number of rows. Balanced: each device has
     the same number of rows (at least one, since the busiest device determines the time), and min(local, rows) of its
-    experts are met.
+    experts are active.
 
     Raises:
         SpecError: A size is below one.
@@ -88,13 +88,13 @@ def load(tokens: Size, topk: Size, experts: Size, local: Size, *, routing: str, 
 
 
 def _waste(each: Float64Array, tile: Float64Array) -> Float64Array:
-    """Padding rows of an expert with about ``each`` rows: the rest of a tile; with many rows, half a tile."""
+    """Mean padding rows of an expert with about ``each`` rows: the rest of one tile, or with many rows half a tile."""
     waste: Float64Array = np.where(each < tile, tile - each, tile / 2)
     return waste
 
 
 def _popularities(exponent: float, pairs: Float64Array, experts: Float64Array, tokens: Float64Array) -> Float64Array:
-    """(quantiles, …) of the density x^-exponent: from 1 to 0.8 tokens, or 0.01 to 2 with fewer pairs than experts."""
+    """Quantiles (quantiles, …) of the density x^-exponent, from 1 to 0.8 tokens, or 0.01 to 2 if pairs < experts."""
     busy = pairs > experts
     least = np.where(busy, 1.0, 0.01)
     most = np.where(busy, np.maximum(0.8 * tokens, 1.5), 2.0)
@@ -107,7 +107,7 @@ def _popularities(exponent: float, pairs: Float64Array, experts: Float64Array, t
 
 
 def _heaviest(popularity: Float64Array, experts: Float64Array, local: Float64Array) -> Float64Array:
-    """Load of the busiest of experts/local devices over the mean: one deviation times √(2 ln devices)."""
+    """Load of the busiest of experts/local devices over the mean load: 1 + deviation times √(2 ln devices)."""
     devices = np.maximum(experts / local, 1.0)
     deviation = popularity.std(axis=0) / np.sqrt(local)
     heaviest: Float64Array = np.minimum(1 + deviation * np.sqrt(2 * np.log(devices)), devices)

@@ -1,10 +1,10 @@
-"""Recurrences (Mamba-2, gated delta) and short convolutions: three limits at fitted shares, plus a floor.
+"""Recurrences (Mamba-2, gated delta) and short convolutions: three limits at fitted shares, plus a minimum time.
 
-The third limit is the chain. Chunks of a sequence are computed one after another, however many units there are; heads
-and sequences run in parallel, in waves of as many as there are units. One token is a step of the recurrence, bound by
-reading and writing the state. A convolution's chain assumes one block per channel.
+The limits are computing, moving bytes, and the serial chain: chunks of a sequence are computed one after another,
+whereas heads and sequences run in parallel on the units, in waves. A single token is one step of the recurrence, bound
+by reading and writing the state. A convolution's chain assumes one thread block per channel.
 
-No table times Mamba-2's scan; it is priced with the constants of the gated delta rule and counts as unseen.
+Mamba-2's scan was not timed; it is priced with the constants of the gated delta rule and counts as unseen.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ from chipwise.predict.kernels.times import KernelTimes, launch_s
 
 DEFAULTS = {"compute": 0.1, "memory": 0.6, "kernels": 2.0, "chunk_s": 2e-6, "extra": 2.0, "cache": 3.0, "room": 1.0}
 CONV_DEFAULTS = DEFAULTS | {"kernels": 1.0, "chunk_s": 1e-8, "extra": 1.0}
-"""Shares of the limits, launches, seconds of a chunk, start-up time in chunks, speed of the last-level cache relative
-to memory, and the share of it that holds recently used data. Where a fit starts."""
-CONV_CHUNK = 512  # positions that a block computes at once
+"""Initial values of a fit: achieved shares of the limits, launches, seconds per chunk, start-up time in chunks, speed
+of the last-level cache relative to memory, and the share of that cache that holds recently used data."""
+CONV_CHUNK = 512  # positions that a thread block computes at once
 BYTES_PER_S_PER_UNIT = 25e9  # memory bandwidth per unit, for devices without a unit count
 POWER = 2.0  # exponent of the mean of the limits
 LOG_HALFWIDTH = 1.0
 
 
 def chain(op: ScanOp | ConvOp, device: DeviceProfile) -> tuple[Float64Array, Float64Array]:
-    """Chunks in series, and waves of parallel blocks over the units (at least one)."""
+    """Number of chunks in series, and of waves of parallel blocks over the units (at least one)."""
     units = device.units.number if device.units else device.mem_bandwidth_bytes_per_s / BYTES_PER_S_PER_UNIT
     if isinstance(op, ConvOp):
         tokens, blocks, length = op.positions, np.asarray(op.batch, dtype=np.float64) * op.out_channels, CONV_CHUNK
@@ -44,7 +44,7 @@ def chain(op: ScanOp | ConvOp, device: DeviceProfile) -> tuple[Float64Array, Flo
 
 
 def limits(op: ScanOp | ConvOp, device: DeviceProfile) -> tuple[Float64Array, Float64Array]:
-    """Seconds of computing (products of a scan on matrix units, a convolution on vector units) and of moving.
+    """Seconds of computing (a scan's products on matrix units, a convolution on vector units) and of moving bytes.
 
     Raises:
         Unsupported: The device has no rate for the arithmetic.
@@ -57,7 +57,7 @@ def limits(op: ScanOp | ConvOp, device: DeviceProfile) -> tuple[Float64Array, Fl
 
 
 def hit(moved: Float64Array, device: DeviceProfile, constants: dict[str, float]) -> Float64Array:
-    """Speedup of moving ``moved`` recently used bytes; 1 far above the capacity of the largest cache."""
+    """Speedup by caches of moving ``moved`` recently used bytes; 1 far above the largest cache's capacity."""
     caches = [level.capacity.number for level in device.memory if level.name in ("l2", "l3") and level.capacity]
     if not caches:
         return np.ones(moved.shape)
@@ -69,13 +69,13 @@ def hit(moved: Float64Array, device: DeviceProfile, constants: dict[str, float])
 def base_s(
     op: ScanOp | ConvOp, device: DeviceProfile, constants: dict[str, float], *, warm: bool | Float64Array = True
 ) -> Float64Array:
-    """Seconds by the formula: a floor, and a power mean of computing, moving and the chain.
+    """Seconds by the formula: a minimum time plus a power mean of computing, moving bytes and the serial chain.
 
     Args:
         op: The operator.
         device: Any data sheet.
         constants: Values like ``DEFAULTS``.
-        warm: Whether the data read was used recently and may be in the cache.
+        warm: Whether the data was used recently and may be in the cache.
 
     Raises:
         Unsupported: The device has no rate for the arithmetic.
@@ -92,7 +92,7 @@ def base_s(
 
 
 def times(op: ScanOp | ConvOp, device: DeviceProfile, *, stack: str = "vllm", fold: str | None = None) -> KernelTimes:
-    """Seconds of one scan or convolution in a model. A prompt's activations are in the cache, a step's state is not.
+    """Seconds of one scan or convolution in a model. A prompt's activations count as cached, a step's state does not.
 
     Raises:
         Unsupported: The device has no rate for the arithmetic; the fold is unknown.
@@ -108,7 +108,7 @@ def times(op: ScanOp | ConvOp, device: DeviceProfile, *, stack: str = "vllm", fo
         for kind in ("step", "prompt")
     )
     tokens = op.positions if isinstance(op, ConvOp) else op.query_tokens
-    latency = np.where(np.asarray(tokens) == 1, step, prompt)  # of one token, a step of the recurrence
+    latency = np.where(np.asarray(tokens) == 1, step, prompt)  # a single token is one step of the recurrence
     halfwidth = fitted.halfwidth(name, situation)
     if isinstance(op, ScanOp) and op.variant == "mamba2":
         situation, halfwidth = "unseen", LOG_HALFWIDTH
@@ -132,7 +132,7 @@ def _peak(op: ScanOp | ConvOp, device: DeviceProfile) -> float:
 
 
 def _constants(fitted: Fitted, fold: str, device: str, stack: str, name: str) -> dict[str, float]:
-    """Constants fitted to ``device`` (a name, empty if left out), else to all; of this stack or vLLM."""
+    """Constants for ``stack`` (else vLLM), fitted to ``device`` (a name; empty if left out), else to all devices."""
     own: dict[str, dict[str, float]] = fitted.facts["own"]
     pooled: dict[str, dict[str, float]] = fitted.facts["constants"][fold]
     return own.get(f"{device}.{stack}.{name}") or pooled.get(f"{stack}.{name}") or pooled[f"vllm.{name}"]

@@ -1,8 +1,8 @@
 """Streaming operators (norms, elementwise functions, embeddings, sampling): bytes over a saturating bandwidth.
 
-A kernel reaches s·B of the data sheet's bandwidth B with many bytes; with few, latency dominates. With n bytes t =
-launch + ramp + n / (s·B): half of s·B is reached at the bytes that move in ``launch + ramp``. Recently written bytes in
-the last-level cache move faster; that is not counted here.
+With many bytes a kernel reaches the share s of the data sheet's bandwidth B; with few, latency dominates. For n bytes,
+t = launch + ramp + n / (s·B), so half of s·B is reached at n = s·B · (launch + ramp). Recently written bytes in the
+last-level cache move faster; that is not modelled here.
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ from chipwise.model.ops.op import Op
 from chipwise.predict.kernels import analytic
 from chipwise.predict.kernels.times import KernelTimes, launch_s
 
-SHARE = 0.85  # of the data sheet's bandwidth; streaming copies reach 0.85 to 0.92 on A100 and H100
+SHARE = 0.85  # share of the data sheet's bandwidth; streaming copies reach 0.85 to 0.92 on A100 and H100
 RAMP_S = {
     "gpu": 1.0e-6,
     "cpu": 0.3e-6,
-}  # filling and draining the memory system: a DRAM latency in and out
+}  # seconds to fill and drain the memory system: one DRAM latency each
 RAMP_ELSEWHERE_S = 2.0e-6
-PASSES = {"sample": 3.0}  # maximum, sum and choice read the logits three times unless one kernel keeps them
-LOG_HALFWIDTH = 0.7  # assumed, not fitted: there was no table of these kernels
+PASSES = {"sample": 3.0}  # maximum, sum and choice each read the logits
+LOG_HALFWIDTH = 0.7  # assumed, not fitted: these kernels were not timed
 
 
 def times(op: Op, device: DeviceProfile, *, stack: str = "vllm", fold: str | None = None) -> KernelTimes:
-    """Time of the slower of moving the bytes and computing on the vector units, plus launch and ramp.
+    """The slower of moving the bytes and computing on the vector units, plus launch and ramp.
 
     Raises:
         Unsupported: The device has no rate for the vector arithmetic that the operator needs.
@@ -52,7 +52,7 @@ def times(op: Op, device: DeviceProfile, *, stack: str = "vllm", fold: str | Non
 
 
 def vector_peak(device: DeviceProfile) -> float:
-    """FLOP/s of the vector units in the widest format listed, else of any unit.
+    """FLOP/s of the vector units in their widest listed format, else of any unit.
 
     Raises:
         Unsupported: The device lists no arithmetic rate.

@@ -21,13 +21,13 @@ class KernelTimes:
     ``situation`` says whether such kernels of this device, of its family, or of neither were in the fit.
     """
 
-    latency_s: Float64Array  # predicted median, including the launch on the device's queue
-    log_halfwidth: Float64Array  # nine of ten true values lie within latency_s * exp(±log_halfwidth)
+    latency_s: Float64Array  # predicted median, including the launch in the device's queue
+    log_halfwidth: Float64Array  # 90 % of true values lie within latency_s * exp(±log_halfwidth)
     compute_s: Float64Array  # FLOPs over the dense peak
     memory_s: Float64Array  # bytes over the bandwidth of the device's own memory
-    launch_s: Float64Array  # an empty kernel
+    launch_s: Float64Array  # seconds of an empty kernel
     situation: Situation
-    doubt: Float64Array | None = None  # part of log_halfwidth from costs without own timings
+    doubt: Float64Array | None = None  # part of log_halfwidth from costs that were not timed
 
     @property
     def low_s(self) -> Float64Array:
@@ -43,7 +43,7 @@ class KernelTimes:
 
 
 LAUNCH_S = {"gpu": 2.5e-6, "npu": 5e-6, "tpu": 2e-6, "cpu": 1e-6, "soc": 5e-6, "accelerator": 5e-6}
-"""Fallback for a device that lists no launch overhead, by kind: seconds of an empty kernel in a full queue."""
+"""Fallback by kind of device, if it lists no launch overhead: seconds of an empty kernel in a full queue."""
 
 
 def launch_s(device: DeviceProfile) -> float:

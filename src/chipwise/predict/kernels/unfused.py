@@ -1,10 +1,10 @@
 """Unfused attention: a product, a softmax and a product as separate kernels, with scores in memory.
 
-Each reads what the previous one wrote: Θ(N·d + N²) values for N tokens of a head of width d, where the fused kernel
-moves Θ(N²·d²/M) with M values of fast memory.
+Each kernel reads what the previous one wrote: Θ(N·d + N²) values for N tokens and head width d. The fused kernel moves
+Θ(N²·d²/M) values with M values of fast memory.
 
 References:
-    Dao et al. 2022, FlashAttention, arXiv:2205.14135: algorithm 0 (here), theorem 2 (both counts).
+    Dao et al. 2022, FlashAttention, arXiv:2205.14135: algorithm 0 (this module), theorem 2 (both counts).
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ from chipwise.predict.kernels.attention_physics import Chip
 from chipwise.predict.kernels.stream import vector_peak
 from chipwise.predict.kernels.times import KernelTimes, launch_s
 
-LOG_HALFWIDTH = 1.0  # assumed, not fitted: there was no table of these kernels
-SOFTMAX_FLOPS = 5  # a score: scale, compare, subtract, exponential, sum
+LOG_HALFWIDTH = 1.0  # assumed, not fitted: these kernels were not timed
+SOFTMAX_FLOPS = 5  # per score: scale, compare, subtract, exponential, sum
 
 
 def unfused_times(
     op: AttentionOp, device: DeviceProfile, *, stack: str = "vllm", fold: str | None = None
 ) -> KernelTimes:
-    """Seconds of the three kernels, each the slower of computing and moving its operands. Masked scores are computed
-    too.
+    """Seconds of the three kernels; each takes the slower of computing and moving its operands. Masked scores are
+    computed too.
 
     ``stack`` and ``fold`` have no effect here, since nothing was fitted.
 

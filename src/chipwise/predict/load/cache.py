@@ -33,14 +33,15 @@ def cache_of(
     Args:
         request: Names model, device, runtime, formats and plan; its sizes do not matter.
         most_tokens: Maximum tokens of a step, to reserve working memory for it.
-        length: Positions of a typical sequence, since windowed layers and recurrent states do not keep all.
+        length: Positions of a typical sequence, needed because windowed layers and recurrent states do not keep all.
         utilisation: Share of the memory that the server uses.
-        draft: The draft model on every device of the replica; its weights and cache need memory too.
+        draft: The draft model, if any, which also needs weights and cache on every device of the replica.
 
     Raises:
-        DoesNotFit: Weights and working memory need more; the message says how much is missing and what would fit.
+        DoesNotFit: Weights and working memory need too much memory; the message says how much is missing and what would
+            fit.
     """
-    requests = most_tokens // resolved(request).setting.arch.stem.units(most_tokens)  # that fill a step
+    requests = most_tokens // resolved(request).setting.arch.stem.units(most_tokens)  # requests that fill a step
     longest, batch = max(length, 2), request.deployment.dp * requests
     asked = [
         replace(request, batch=batch, prompt_tokens=max(most_tokens, 2), new_tokens=1, cached_tokens=0),

@@ -1,8 +1,8 @@
-"""One replica of an engine under load: the schedule of its steps, and each request's times.
+"""Simulates one replica of an engine under load: the schedule of its steps, and each request's times.
 
 Between two events (an arrival that can be admitted, a request's end, the last free block of the cache, a client that
-gives up) all steps decode the same sequences, and contexts grow by one per step. Such steps are computed together, so a
-request costs a few operations however many tokens it generates. The result is a function of the load, the step times
+gives up) all steps decode the same sequences, and contexts grow by one per step. Such steps are computed together, so
+the work per request does not grow with the tokens it generates. The result is a function of the load, the step times
 and the policy.
 """
 
@@ -24,15 +24,15 @@ from chipwise.predict.load.load import Load
 from chipwise.predict.load.policy import Policy
 from chipwise.predict.load.step_times import StepTimes
 
-UNSERVED = -1.0  # in arrays of times: the request never reached this point
-JITTER_SEED = 0  # delays are the same in every replay
+UNSERVED = -1.0  # in arrays of times: the request did not reach this point
+JITTER_SEED = 0  # seed of random delays, the same in every replay
 DRAFT_SEED = 1  # seed of the accepted drafts
-EVERY = 20_000  # requests between two progress reports
+EVERY = 20_000  # finished requests between two progress reports
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Timeline:
-    """State of the engine at each event, (events,): seconds, sequences running and waiting, share of the cache used."""
+    """State of the engine at each event, (events,): seconds, running and waiting sequences, used share of the cache."""
 
     at_s: Float64Array
     running: npt.NDArray[np.int64]
@@ -42,10 +42,10 @@ class Timeline:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Served:
-    """Outcome of each request of a load: one value each, in seconds since the load began.
+    """Outcome of a replay. Arrays have one value per request, in seconds since the load began.
 
     ``first_s`` and ``last_s`` are the times at which the first and last token reached the client; ``UNSERVED`` if the
-    client gave up before. ``steps``, ``busy_s`` and the part of it for prompts describe the engine. ``blocked`` counts
+    client gave up before. ``steps``, ``busy_s`` and its part for prompts describe the engine. ``blocked`` counts
     the steps that left a request waiting, by the missing resource: ``cache``, ``sequences``, ``tokens``.
     """
 
@@ -64,7 +64,7 @@ class Served:
 
     @property
     def done(self) -> npt.NDArray[np.bool_]:
-        """Whether each request was answered completely."""
+        """Mask of requests that were answered completely."""
         return self.last_s >= 0
 
 
@@ -138,12 +138,12 @@ class _Engine:
         self.order: list[int] = []  # decoding requests in order of their start; may contain finished ones
         self.place = [0] * count  # number of admissions of each request, to detect stale entries of ``ends``
         self.ends: list[tuple[int, int, int]] = []  # step, request, admission
-        self.joined = [-1] * count  # the step from which a running request decodes; -1 while it does not
-        self.context = [0] * count  # its cached positions at that step
+        self.joined = [-1] * count  # the step from which a request decodes; -1 if it is not decoding
+        self.context = [0] * count  # cached positions of each request at that step
         self.left = list(self.new)  # tokens still to be generated
         self.reading: tuple[int, int, int] | None = None  # request, computed positions, all positions
         self.n = 0  # number of decoding sequences
-        self.held = 0.0  # sum of their contexts
+        self.held = 0.0  # sum of the decoding sequences' contexts
         self.step = 0
         self.now = 0.0
         self.seen = 0.0  # arrivals up to this time can be admitted now
@@ -239,7 +239,7 @@ class _Engine:
         self._over(i)
 
     def _over(self, i: int) -> None:
-        """Ends request ``i``, answered or not; in a closed loop its client then prepares the next one."""
+        """Ends request ``i``, answered or not; in a closed loop its client then prepares the next request."""
         self.over[i] = 1
         self.ended += 1
         if self.load.clients is not None and len(self.arrivals) < self.count:
@@ -248,7 +248,7 @@ class _Engine:
     # the cache
 
     def _room(self, wanted: float) -> bool:
-        """Evicts unused prefixes to free blocks; returns whether there is room."""
+        """Evicts unused prefixes until ``wanted`` blocks are free; returns whether that succeeded."""
         while self.free < wanted and self.prefixes:
             unused = next((key for key, held in self.prefixes.items() if not held.users), None)
             if unused is None:
@@ -274,7 +274,7 @@ class _Engine:
         held = self.prefixes.get(key)
         known: int = held.tokens if held is not None else 0
         if held is not None:
-            held.users += 1  # so that it is not evicted
+            held.users += 1  # prevents its eviction
         grown = max(0, shared - known)
         wanted = -(-(total - shared) // size) + grown // size
         if not self._room(wanted):
@@ -466,7 +466,7 @@ class _Engine:
         stop = self.ends[0][0] - self.step
         fitting = self._steps_with_room(stop)
         if fitting == 0:
-            self._grow_one()  # preempts
+            self._grow_one()  # may preempt sequences
             n = self.n
             first_s = self._decode_s(n, self.held / n)
             self._advance(1, first_s, first_s)
@@ -517,7 +517,7 @@ class _Engine:
         return min(steps, most)
 
     def _take(self, steps: int) -> None:
-        """Allocates the blocks that ``steps`` steps need."""
+        """Allocates the blocks for ``steps`` steps."""
         if self.blocks == inf:
             return
         if self.pace != 1.0:

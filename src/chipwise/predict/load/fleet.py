@@ -1,7 +1,7 @@
 """Fleets: replicas behind a router, pools of different chips, and separate prefill and decode.
 
-Every lane of a pool is one engine: a replica, or one microbatch of a pipeline, with its share of the cache. A router
-assigns requests in turn. If there are many lanes, a few are replayed to represent all.
+A pool consists of lanes. Each lane is one engine with its share of the cache: a replica, or one microbatch of a
+pipeline. A router assigns requests in turn. If there are many lanes, only a few are replayed to represent all.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ TRANSFER_S = 1e-3
 """Seconds to set up the transfer of a KV cache, in addition to moving its bytes. Assumed, not fitted."""
 
 GOLDEN = (5**0.5 - 1) / 2
-PADDING = 0.01  # tolerated relative difference of vocabularies: unused padding rows
+PADDING = 0.01  # tolerated relative difference between vocabulary sizes (padding rows)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,7 +47,7 @@ class Replica:
 
     @property
     def lanes(self) -> int:
-        """Number of engines that represent a replica: microbatches of its pipeline, attention replicas."""
+        """Number of engines that represent a replica: microbatches of its pipeline times attention replicas."""
         return self.request.deployment.pp * self.request.deployment.dp
 
 
@@ -55,7 +55,7 @@ def draft_of(request: Request, policy: Policy) -> Request | None:
     """The request to the draft model for ``request``, unsharded on each of its devices; None without a draft model.
 
     Raises:
-        SpecError: It has another vocabulary."""
+        SpecError: The draft model has another vocabulary."""
     name = policy.speculation.draft if policy.speculation else None
     if name is None:
         return None
@@ -66,7 +66,7 @@ def draft_of(request: Request, policy: Policy) -> Request | None:
 
 
 def check_draft(arch: ArchSpec, draft: ArchSpec) -> None:
-    """Checks that ``draft`` can draft for ``arch``.
+    """Checks that ``draft`` can be the draft model of ``arch``.
 
     Raises:
         SpecError: ``draft`` has another vocabulary, or generates nothing.
@@ -96,7 +96,7 @@ def replica(
         request: Model, device, runtime, formats, plan; its sizes are those of a typical request.
         policy: Scheduling rules. Default: the runtime's.
         longest: Positions of the longest sequence.
-        table: Its step times, if already known.
+        table: The replica's step times, if already known.
         draft: Step times of the draft model, if already known.
 
     Raises:
@@ -170,7 +170,7 @@ def serve(
         load: The requests of the whole pool.
         pool: The replicas.
         slow: Factors on the decode and on the prefill part of every step.
-        most_lanes: Number of lanes to replay, representing all; the others' requests are left out.
+        most_lanes: Most lanes to replay; they represent all lanes, and the others' requests are left out.
         timeline: Whether to record the first lane's state over time.
         on_progress: Called from time to time with the number of finished requests and of all requests.
 
@@ -267,7 +267,7 @@ def serve_mixed(
         timeline: Whether to record the state of each pool's first lane over time.
     """
     weights = np.array([pool.weight for pool in pools])
-    spread = (np.arange(len(load)) + 0.5) * GOLDEN % 1.0  # a low-discrepancy sequence, more even than random numbers
+    spread = (np.arange(len(load)) + 0.5) * GOLDEN % 1.0  # low-discrepancy: more even than random numbers
     choice = np.minimum(np.searchsorted(np.cumsum(weights / weights.sum()), spread, side="right"), len(pools) - 1)
     factors = slow or [(1.0, 1.0)] * len(pools)
     replayed = parts_mixed([pool.lanes for pool in pools], most_lanes)
@@ -289,7 +289,7 @@ def parts_mixed(lanes: Sequence[int], most: int | None) -> list[int]:
 
 
 def link_of(copy: Replica) -> float:
-    """Bytes per second from one replica to another over the network, else over the host links of all its devices.
+    """Bandwidth from one replica to another: of the network link, else of the host links of all its devices together.
 
     Raises:
         SpecError: The data sheet lists no such link.
@@ -312,7 +312,7 @@ def serve_apart(
     most_lanes: int | None = None,
     timeline: bool = False,
 ) -> Served:
-    """Prefill and decode on separate machines: each prompt's cache is sent over the link before decoding begins.
+    """Replays prefill and decode on separate machines: each prompt's cache is sent over the link before decode begins.
 
     A prefill replica sends one cache after another; the decode replicas receive them in turn.
 
@@ -339,7 +339,7 @@ def serve_apart(
     ready = handed_over(first.first_s, moved_s, rows % reading.lanes)
     order = np.argsort(ready, kind="stable")
     order = order[np.isfinite(ready[order])]
-    if share < 1:  # share of the replayed prefills that the replayed decode lanes process
+    if share < 1:  # share of the replayed prefills that go to replayed decode lanes
         order = order[np.floor((np.arange(len(order)) + 1) * share) > np.floor(np.arange(len(order)) * share)]
     rest = order[load.new_tokens[order] > 1]
     own = replace(load.taken(rest), arrival_s=ready[rest], prefilled=True)
@@ -372,7 +372,7 @@ def serve_apart(
 
 
 def parts_apart(reading: int, writing: int, most: int | None) -> tuple[int, int, float]:
-    """Replayed lanes for prefill and decode, and the share of prefills that the decode lanes receive."""
+    """Numbers of prefill and decode lanes to replay, and the share of prefills that go to these decode lanes."""
     if most is None or reading + writing <= 2 * most:
         return reading, writing, 1.0
     read = min(reading, max(most, -(-reading // writing)))
@@ -383,7 +383,7 @@ def parts_apart(reading: int, writing: int, most: int | None) -> tuple[int, int,
 def handed_over(ready_s: Float64Array, moved_s: Float64Array, sender: npt.NDArray[np.int64]) -> Float64Array:
     """Arrival time of each cache, (n,); a sender transfers caches one at a time, in the order in which they are ready.
 
-    ``UNSERVED`` in ``ready_s`` becomes infinite, since there is nothing to transfer.
+    If ``ready_s`` is ``UNSERVED``, the arrival is infinite, because there is nothing to transfer.
     """
     found = np.full(len(ready_s), np.inf)
     free: dict[int, float] = {}

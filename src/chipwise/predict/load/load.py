@@ -1,4 +1,4 @@
-"""Load: arrival times and sizes of requests, generated from a rate, read from a trace, or sent in a closed loop."""
+"""Load: arrival times and sizes of requests: generated at a rate, read from a trace, or sent in a closed loop."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ Arrivals = Literal["constant", "poisson", "gamma"]
 MOST_REQUESTS = 2_000_000
 """Maximum number of requests; a larger load would take minutes and gigabytes to replay."""
 MOST_SPREAD = 10.0
-"""Maximum coefficient of variation of token counts; beyond this, sample means are far from the requested mean."""
+"""Maximum coefficient of variation of token counts; above it, sample means are far from the requested mean."""
 MOST_WAIT_S = 86_400.0
 """Maximum think time and request overhead: a day."""
 
 WHOLE_INPUT = "each one whole input: an image, or a history with its candidates"
-"""Description of a request to a model without text input."""
+"""Words that describe a request to a model without text input."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,9 +31,9 @@ class Load:
     """Requests in order of arrival. All arrays have one value per request.
 
     ``prefix`` is the number of the shared text at the start of the prompt (-1: none), with ``prefix_tokens`` tokens.
-    Prompts marked ``prefilled`` were processed on another machine, including the first token, and arrive with their
-    cache. With ``clients``, at most that many requests are in flight: the next is sent ``think_s`` after one has ended,
-    and ``arrival_s`` only applies to the first request of each client.
+    Prompts marked ``prefilled`` were prefilled on another machine, which also generated the first token; they arrive
+    with their cache. With ``clients``, at most that many requests are in flight: each client sends its next request
+    ``think_s`` after the last one ended, and ``arrival_s`` only applies to its first request.
     """
 
     arrival_s: Float64Array
@@ -63,7 +63,7 @@ class Load:
         return int((self.prompt_tokens + self.new_tokens).max())
 
     def taken(self, rows: npt.NDArray[np.int64] | slice) -> Load:
-        """Selects some of the requests, in order."""
+        """Only the selected requests, in order."""
         return replace(
             self,
             arrival_s=self.arrival_s[rows],
@@ -75,12 +75,12 @@ class Load:
         )
 
     def within(self, longest: int) -> Load:
-        """The same requests cut to ``longest`` positions; answers are cut first."""
+        """The requests, truncated to ``longest`` positions; answers are truncated before prompts."""
         prompt = np.minimum(self.prompt_tokens, longest - (self.new_tokens > 0))
         return replace(self, prompt_tokens=prompt, new_tokens=np.minimum(self.new_tokens, longest - prompt))
 
     def silence(self) -> str | None:
-        """A warning if a load pauses for most of its time; None otherwise."""
+        """A warning if no request arrives during most of the load; None otherwise."""
         gaps = np.diff(self.arrival_s)
         whole = float(gaps.sum())
         if len(gaps) < 2 or whole <= 0 or gaps.max() < 0.5 * whole or self.clients is not None:
@@ -91,7 +91,7 @@ class Load:
         )
 
     def at_rate(self, factor: float) -> Load:
-        """The same requests, arriving ``factor`` times as fast."""
+        """The requests, with arrivals ``factor`` times as fast."""
         return replace(self, arrival_s=self.arrival_s / factor)
 
 
@@ -168,7 +168,7 @@ def check_arrivals(arrivals: Arrivals, burstiness: float) -> None:
     """Checks that the requested burstiness suits the arrival process.
 
     Raises:
-        SpecError: The burstiness is out of range, or was given for gaps that are not gamma.
+        SpecError: The burstiness is out of range, or is given for gaps other than gamma.
     """
     if not 0 < burstiness <= 1e4:
         raise SpecError(f"must be above 0 and at most 10,000, not {short(burstiness)}", field="burstiness")
@@ -189,9 +189,9 @@ def generate_load(
     think_s: float = 0.0,
     seed: int,
 ) -> Load:
-    """``count`` random requests of ``classes`` by their shares.
+    """Generates ``count`` random requests of ``classes`` according to their shares.
 
-    The same seed gives the same requests at every rate, only with scaled arrival times, so that rates can be compared.
+    The same seed gives the same requests at every rate, with scaled arrival times, so that rates can be compared.
 
     Args:
         classes: Classes of requests.

@@ -1,4 +1,4 @@
-"""Result of a replay: distributions of TTFT, TPOT, end-to-end and waiting times, throughput, use of the engine."""
+"""Result of a replay: distributions of TTFT, TPOT, end-to-end and waiting times; throughput; engine utilisation."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ MEASURES = ("ttft", "tpot", "e2e", "queue")
 SHARES = {"p50": 0.5, "p90": 0.9, "p95": 0.95, "p99": 0.99}
 STATISTICS = ("mean", *SHARES)
 METRICS = tuple(f"{measure}_{statistic}" for measure in MEASURES for statistic in STATISTICS)
-"""Names of metrics, such as ``ttft_p99``: times to first token, per token after the first, end to end, and in the
-queue."""
+"""Prefixes of metrics such as ``ttft_p99``: time to first token, time per token after the first, end-to-end time, and
+time in the queue."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """Figures of one replay: seconds by metric name, throughput, and the engine's use.
+    """Figures of one replay: seconds by metric name, throughput, and utilisation of the engine.
 
     ``metrics`` are over all answered requests; ``failed`` counts the others.
     """
@@ -33,11 +33,11 @@ class Outcome:
     mean_in_flight: float
     preemptions: int
     busy_share: float
-    reading_share: float  # share of the busy time
+    reading_share: float  # share of the busy time that goes to prompts
 
 
 def times_of(served: Served) -> dict[str, Float64Array]:
-    """Seconds of each answered request by measure; requests of one token have no TPOT."""
+    """Seconds of each answered request by measure; requests with one new token have no TPOT."""
     done = served.done
     first, last, arrival = served.first_s[done], served.last_s[done], served.arrival_s[done]
     after = served.load.new_tokens[done] - 1
@@ -66,7 +66,7 @@ def outcome(served: Served, *, lanes: int = 1) -> Outcome:
 
     Args:
         served: The replay.
-        lanes: Number of engines that shared the requests, to compute the busy share.
+        lanes: Number of engines that shared the requests, for the busy share.
     """
     done = served.done
     span = _span(served)
@@ -92,7 +92,7 @@ def _span(served: Served) -> float:
 
 
 def steady(served: Served, share: float = 0.15) -> Served:
-    """Leaves out the first requests, which met an empty engine."""
+    """The outcome without the first requests, which met an empty engine."""
     from dataclasses import replace
 
     rows = np.arange(int(share * len(served.load)), len(served.load))
@@ -110,7 +110,7 @@ def over_time(served: Served, points: int = 200) -> dict[str, npt.NDArray[np.flo
     """Running and waiting sequences and the share of the cache in use over time, at ``points`` evenly spaced moments.
 
     Raises:
-        ValueError: The replay kept no timeline.
+        ValueError: The replay recorded no timeline.
     """
     kept = served.timeline
     if kept is None:

@@ -1,7 +1,7 @@
-"""Policy: how a stack's scheduler forms steps, and its overhead per request. One default for each runtime.
+"""Policy: how a runtime's scheduler forms steps, and its overhead per request; with one default per runtime.
 
-Defaults are from the projects' documentation for the named versions. Times start when the engine receives a request;
-the time of HTTP and tokenizer is added if known (``chipwise plan check`` learns it).
+Defaults are from the projects' documentation of the named versions. Times start when the engine receives a request; the
+time for HTTP and the tokenizer is added if known (``chipwise plan check`` fits it).
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ from chipwise.hardware.runtime import Runtime
 from chipwise.predict.load.load import MOST_WAIT_S
 
 NGRAM = "ngram"
-"""Value of ``draft`` for n-gram drafts, which are copied from the text."""
+"""Value of ``draft`` for n-gram drafts, which copy tokens from the text."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Speculation:
     """Speculative decoding: each step checks ``drafted`` tokens.
 
-    Each is accepted with probability ``acceptance`` if those before it were. ``draft`` is the draft model, which runs
-    one pass per token; without it, tokens are copied from the text (n-grams) at no cost.
+    Each drafted token is accepted with probability ``acceptance`` if all before it were accepted. ``draft`` is the
+    draft model, which runs one pass per token; without it, tokens are copied from the text (n-grams) at no cost.
 
     References:
         Leviathan, Kalman and Matias 2023, Fast inference from transformers via speculative decoding, equation 1.
@@ -51,7 +51,7 @@ class Speculation:
         return k + 1.0 if a == 1 else (1 - a ** (k + 1)) / (1 - a)
 
     def steps(self, tokens: npt.NDArray[np.int64], *, seed: int) -> npt.NDArray[np.int64]:
-        """Tokens per step and sequence, (n,): random, at most ``drafted`` + 1 each."""
+        """Random numbers of tokens per step and sequence, (n,), at most ``drafted`` + 1."""
         rng = np.random.default_rng(seed)
         left = np.maximum(tokens, 0).astype(np.int64)
         found = np.zeros(len(left), np.int64)
@@ -67,20 +67,20 @@ class Speculation:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Policy:
-    """Rules for the steps of a scheduler.
+    """The rules by which a scheduler forms steps.
 
     Attributes:
         most_tokens: Maximum tokens of a step, including decoded sequences.
         most_sequences: Maximum number of concurrent sequences.
         chunked: Whether a prompt may be split over several steps.
         mixed: Whether prompts share steps with decoding; otherwise they have separate steps, which come first.
-        lookahead: Steps that are formed while an earlier one runs; new arrivals have to wait for these.
-        block_tokens: Positions of one block of the cache.
+        lookahead: Number of steps that are formed while an earlier one runs; new arrivals have to wait for them.
+        block_tokens: Positions per cache block.
         prefix_cache: Whether shared prefixes of prompts are cached.
         padded: Whether the prompts of a step are padded to the longest (encoders without packing).
         timeout_s: Time after which a client gives up and its request is aborted. None: never.
         request_s: Seconds before a request can be scheduled (HTTP, tokenizer).
-        answer_s: Seconds for its answer to return.
+        answer_s: Seconds until an answer reaches the client.
         jitter_s: Mean of an exponentially distributed extra delay of the answer.
         speculation: Speculative decoding, if any.
     """
@@ -101,7 +101,7 @@ class Policy:
 
     @property
     def width(self) -> int:
-        """Tokens computed per decoded sequence and step: the drafted ones and one more."""
+        """Tokens computed per decoded sequence and step: the drafted tokens and one more."""
         return self.speculation.drafted + 1 if self.speculation else 1
 
     def __post_init__(self) -> None:
@@ -122,7 +122,7 @@ MOST_TOGETHER = 256
 
 
 def policy_of(runtime: Runtime, *, generates: bool = True, stem: bool = False) -> Policy:
-    """Default policy of a runtime's server; for models that do not generate, steps are packed with whole texts.
+    """Default policy of a runtime's server. For models that do not generate, steps are filled with whole texts.
 
     For models with a ``stem`` (image models and rankers), a request counts as one token of a step.
 

@@ -1,7 +1,7 @@
 """Throughput of a saturated replica, and the resource that limits it.
 
-In the steady state with n decoding sequences, every sequence that ends in a step is replaced by a new prompt. The table
-gives the step time of this mix.
+In the steady state with n decoding sequences, every sequence that ends is replaced by a new prompt. The step-time table
+gives the time of this mix.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ import numpy as np
 
 from chipwise.predict.load.fleet import Replica
 
-GAIN = 0.05  # if the last tenth of the sequences adds less than this, the number of sequences is not the bottleneck
+GAIN = 0.05  # least relative gain from the last tenth of the sequences for which their number is the bottleneck
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Saturation:
-    """Saturated requests per second of one replica, its sequences, share of prefill, and bottleneck."""
+    """Requests per second of a saturated replica, with its number of sequences, share of prefill, and bottleneck."""
 
     requests_per_s: float
     sequences: int  # sequences per lane

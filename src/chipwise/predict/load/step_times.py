@@ -1,10 +1,11 @@
-"""Seconds of every step that a scheduler may form, tabulated once for each arrangement and interpolated.
+"""Seconds of every step that a scheduler may form, tabulated once per deployment and interpolated.
 
-A step decodes ``n`` sequences and processes some chunks of prompts. It has four kinds of kernels, each depending on few
-numbers: products and the rest on the step's tokens; the head on its sequences; attention of decoded sequences on their
-number and mean context; attention of a chunk on its length and on the cached positions before it. Each kind is priced
-on a grid by the same lowering and kernel models as ``chipwise estimate``, and times are interpolated linearly between
-grid points. ``tests/unit/predict/load/test_step_times.py`` checks the interpolation error.
+A step decodes ``n`` sequences and processes some chunks of prompts. It has four kinds of kernels, each of which depends
+on few numbers: products and other kernels on the step's tokens; the head on its sequences; attention of decoded
+sequences on their number and mean context; attention of a chunk on its length and on the cached positions before it.
+Each kind is priced on a grid by the same lowering and kernel models as ``chipwise estimate``, and times are
+interpolated linearly between grid points. ``tests/unit/predict/load/test_step_times.py`` checks the interpolation
+error.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from chipwise.predict.served.setting import Step
 from chipwise.predict.served.steps import Pass, PassTimes, class_of, time_passes
 
 _FEW = [1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 16, 17, 20, 24, 32, 33, 48, 64, 65, 96, 128, 129, 192, 193]
-_TILES = [edge + past for edge in range(256, 2049, 128) for past in (0, 1)]  # rows of products are computed in tiles
+_TILES = [edge + past for edge in range(256, 2049, 128) for past in (0, 1)]  # grid points at tile edges
 _TOKENS = np.array(_FEW + _TILES + [2560, 3072, 4096, 6144, 8192, 12288, 16384, 32768])
 _SEQUENCES = np.array([1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 4096])
 _CONTEXTS = np.array([16, 128, 512, 1024, 2048, 4096, 8192, 16384, 32768, 131072])
@@ -36,12 +37,12 @@ _PASTS = np.array([0, 512, 2048, 8192, 32768, 131072])
 
 @dataclass(slots=True, kw_only=True)
 class StepTimes:
-    """Step times of one replica (with pipelines: of one microbatch) of one arrangement, in seconds.
+    """Step times in seconds of one replica (with pipelines: of one microbatch) of one deployment.
 
-    ``body_s`` and ``head_s`` are lists by tokens and by sequences, from 0. Rows for the attention of decoded sequences
+    ``body_s`` is a list by tokens, ``head_s`` by sequences, both from 0. Rows for the attention of decoded sequences
     are computed on first use. ``host_s`` is the host time per step, ``sequence_host_s`` the host time per decoded
-    sequence. A step computes ``width`` tokens of each decoded sequence: one, or in speculative decoding the drafted
-    ones and one more. ``draft`` are the step times of the draft model, which runs one pass per token.
+    sequence. A step computes ``width`` tokens per decoded sequence: one, or with speculative decoding the drafted
+    tokens and one more. ``draft`` are the step times of the draft model, which runs one pass per token.
     """
 
     body_s: list[float]
@@ -55,7 +56,7 @@ class StepTimes:
     host_s: float
     sequence_host_s: float
     decode_halfwidth: float  # log half-width of 90 % intervals
-    prompt_halfwidth: float | None  # None if it was not validated
+    prompt_halfwidth: float | None  # None if not validated
     provenance: str = ""
     width: int = 1
     draft: StepTimes | None = None
@@ -63,11 +64,11 @@ class StepTimes:
 
     @property
     def most_tokens(self) -> int:
-        """Tokens of the largest step that is tabulated."""
+        """Tokens of the largest tabulated step."""
         return len(self.body_s) - 1
 
     def scaled(self, factor: float) -> StepTimes:
-        """Returns times multiplied by ``factor``."""
+        """A copy with times multiplied by ``factor``."""
         return replace(
             self,
             body_s=[factor * value for value in self.body_s],
@@ -81,7 +82,7 @@ class StepTimes:
         )
 
     def drafted_by(self, draft: StepTimes) -> StepTimes:
-        """Times of steps with drafts by ``draft``; the host prepares both together."""
+        """Step times with drafts by the model with times ``draft``; the host prepares both models' passes together."""
         return replace(self, draft=replace(draft, host_s=0.0, sequence_host_s=0.0, _rows={}), _rows={})
 
     def row(self, n: int) -> tuple[float, list[float]]:
@@ -103,7 +104,7 @@ class StepTimes:
         return alone if self.draft is None else alone + (self.width - 1) * self.draft.decode_s(n, context)
 
     def chunk_attention_s(self, tokens: int, past: int) -> float:
-        """Seconds of the attention of a chunk of ``tokens`` positions after ``past`` others."""
+        """Seconds of attention for a chunk of ``tokens`` positions after ``past`` cached ones."""
         pasts = self.pasts
         if past <= 0:
             return interpolated(self.chunks, self.chunk_s[0], tokens)
@@ -114,7 +115,7 @@ class StepTimes:
         return before + (after - before) * (past - low) / (high - low)
 
     def mixed_s(self, n: int, context: float, chunks: Sequence[tuple[int, int]], *, ending: int = 1) -> float:
-        """Seconds of a step that decodes ``n`` sequences and reads ``chunks``, each (tokens, past).
+        """Seconds of a step that decodes ``n`` sequences and prefills ``chunks``, each (tokens, past).
 
         Args:
             n: Sequences decoded.
@@ -136,7 +137,7 @@ class StepTimes:
         return total
 
     def body(self, tokens: int) -> float:
-        """Seconds of products and the rest for ``tokens`` positions; proportional beyond the table."""
+        """Seconds of products and other kernels for ``tokens`` positions; proportional beyond the table."""
         most = len(self.body_s) - 1
         if tokens <= most:
             return self.body_s[tokens]
@@ -160,7 +161,7 @@ def step_times(
     longest: int = 32768,
     width: int = 1,
 ) -> list[StepTimes | Unsupported]:
-    """The step times of every request's arrangement; kernels of all are priced together.
+    """The step times of every request's deployment; all kernels are priced together.
 
     Args:
         requests: Each names model, device, runtime, formats and plan; its intervals are for its sizes.
@@ -181,7 +182,7 @@ def step_times(
     groups, errors = grouped(requests)
     if errors:
         raise next(iter(errors.values()))
-    if len(groups) < len(requests):  # some arrangements are equal: answer one by one
+    if len(groups) < len(requests):  # some deployments are equal: answer one by one
         return [one(each) for each in requests]
     known = constants()
     asked = {request.prompt_tokens for request in requests if request.prompt_tokens <= most_tokens}
@@ -211,7 +212,7 @@ def step_times(
 
 
 def _following(table: StepTimes, taught_s: float, group: Group) -> StepTimes:
-    """A table scaled by a machine's taught correction."""
+    """The table scaled by a machine's taught correction."""
     if group.generates:
         n = int(group.replica_batch[0])
         own = table.decode_s(n, float(group.prompt_tokens[0] + group.new_tokens[0] // 2))
@@ -242,7 +243,7 @@ class _Grids:
         )
 
     def passes(self, group: Group, width: int) -> tuple[Pass, Pass, Pass]:
-        """Passes to time for one arrangement: all except attention, attention of decodes, attention of chunks."""
+        """Passes to time for one deployment: without attention, attention of decodes, attention of chunks."""
         if group.setting.arch.encoder:
             raise Unsupported(f"{group.setting.arch.name} has an encoder and a decoder; such models cannot be replayed")
         setting, device = group.setting, group.device
@@ -264,7 +265,7 @@ class _Grids:
         )
 
     def _of_stem(self, group: Group) -> tuple[Pass, Pass, Pass]:
-        """Passes to time for an image model or ranker, by number of requests of equal length."""
+        """Passes to time for an image or ranking model, by number of equal requests."""
         positions = int(group.prompt_tokens[0])
 
         def requests(count: npt.NDArray[np.int64]) -> Pass:
@@ -314,7 +315,7 @@ def _table(group: Group, timed: Sequence[PassTimes], grids: _Grids, known: Const
 
 
 def _stem_table(group: Group, body: PassTimes, grids: _Grids, known: Constants) -> StepTimes:
-    """Step times of a model that reads images or ranks candidates; a step's tokens are its requests."""
+    """Step times of an image or ranking model, whose requests count as one token each."""
     setting = group.setting
     if image_law.answers(setting):
         passed, host_s = image_law.pass_times(setting, group.device, grids.tokens)[0], 0.0

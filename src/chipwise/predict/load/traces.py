@@ -19,7 +19,7 @@ PROMPT = ("prompt_tokens", "input_tokens", "input_length", "input_toks", "Contex
 NEW = ("new_tokens", "output_tokens", "output_length", "output_toks", "GeneratedTokens", "Response tokens")
 KIND, PREFIX, SHARED = "class", "prefix", "prefix_tokens"
 MOST_BYTES = 2**28
-MOST_SPAN_S = 1e9  # some 30 years; a longer trace is not in seconds
+MOST_SPAN_S = 1e9  # about 30 years; a longer trace is probably not in seconds
 
 
 def read_trace(path: str | Path, *, longest: int | None = None, unit_s: float = 1.0) -> tuple[Load, tuple[str, ...]]:

@@ -1,1 +1,1 @@
-"""Serving: time, price and energy per token with parallelism, batching and scheduling."""
+"""Served models: time, price and energy per token with parallelism, batching and scheduling."""

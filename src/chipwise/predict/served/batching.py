@@ -1,13 +1,14 @@
 """Continuous batching: the time per token while other requests arrive and finish.
 
 With c requests in flight, a step decodes one token for each. While one request generates its ``new`` tokens, each of
-the other c - 1 requests is prefilled about once, which delays the step that it falls into:
+the other c - 1 requests is prefilled about once, which delays a step:
 
     TPOT = step(c) + (c - 1) / new * share * prefill
 
-The host adds time to each step. ``share`` is below one if a prompt's chunks are computed in steps that run anyway. If
-prompts have separate passes, several waiting prompts share one, which is cheaper per prompt, and the host's time is
-counted once. These few constants are fitted to serving runs (``serve/data/serving.json``) and hold for all devices.
+The host adds time to each step. ``share`` is below one if a prompt's chunks are computed in steps that decode anyway.
+If prompts have separate passes, several waiting prompts share one pass, which is cheaper per prompt, and the host's
+time is counted once per pass. These few constants are fitted to serving runs (``predict/data/serving.json``) and used
+for all devices.
 """
 
 from __future__ import annotations
@@ -34,13 +35,13 @@ DATA = Path(__file__).parent / "data" / "serving.json"
 class Constants:
     """Constants of serving beyond kernels: eleven for all models and devices."""
 
-    kernel_scale: float  # ratio of the time of products and attention in serving to their time alone, without launches
-    experts_scale: dict[str, float]  # per stack: the same ratio for mixtures' experts
+    kernel_scale: float  # time of products and attention in serving over their time measured alone, without launches
+    experts_scale: dict[str, float]  # by stack: the same ratio for the experts of mixtures
     gap_s: float  # gap between two kernels of a captured graph
-    host_s: dict[str, float]  # per stack: host time of a step that does not hide behind kernels
-    sequence_s: float  # host time of a step per sequence, in engines whose scheduler is written in Python
-    ranks_s: float  # and per doubling of the devices that the host drives
-    prefill_share: float  # share of the others' prefills that a request waits for
+    host_s: dict[str, float]  # by stack: host time per step that kernels do not hide
+    sequence_s: float  # host time per step and sequence, in engines with a Python scheduler
+    ranks_s: float  # host time per step and doubling of the number of devices
+    prefill_share: float  # share of other requests' prefills for which a request waits
     log_halfwidth: dict[str, float]  # half-width that covers 90 % of serving runs, by ``intervals.key``
 
     def host_step_s(self, runtime: Runtime, *, sequences: Size, tp: int) -> Size:
@@ -51,16 +52,16 @@ class Constants:
         return self.host_s[runtime.stack] + (self.sequence_s * sequences + ranks_s if runtime.python else 0.0)
 
     def scales(self, runtime: Runtime) -> dict[str, float]:
-        """Ratio of each kernel class's time in captured graphs to its time alone."""
+        """Time of each kernel class in captured graphs over its time measured alone."""
         experts = self.experts_scale[runtime.stack]
         return {"matmul": self.kernel_scale, "attention": self.kernel_scale, "experts": experts}
 
     def device_s(self, times: PassTimes, runtime: Runtime) -> Float64Array:
-        """Seconds of one pass on the device: with gaps instead of launches in a captured graph, else with launches."""
+        """Seconds of one pass on the device: kernels with gaps between them in a captured graph, else with launches."""
         return self.spaced_s(self.busy_s(times, runtime), times.kernels, runtime)
 
     def busy_s(self, times: PassTimes, runtime: Runtime) -> Float64Array:
-        """Seconds of the kernels of a pass under ``runtime``, without the gaps between them. Passes add up."""
+        """Seconds of the kernels of a pass in ``runtime``, without gaps between them, so that passes can be added."""
         if not runtime.graphs:
             return times.latency_s
         scaled = sum(times.busy_s(kind, scale=scale) for kind, scale in self.scales(runtime).items())
@@ -68,7 +69,7 @@ class Constants:
         return result
 
     def spaced_s(self, busy_s: Float64Array, kernels: Size, runtime: Runtime) -> Float64Array:
-        """Seconds of ``kernels`` kernels that compute for ``busy_s`` in total, with the gaps between them."""
+        """Seconds of ``kernels`` kernels that run for ``busy_s`` in total, including the gaps between them."""
         launched_s = runtime.dispatch_s * kernels
         result: Float64Array = busy_s + self.gap_s * kernels if runtime.graphs else np.maximum(busy_s, launched_s)
         return result
@@ -85,14 +86,14 @@ class Constants:
         return result
 
     def waited_s(self, prompts: PassTimes, setting: Setting, together: Size) -> Float64Array:
-        """Delay of the other requests by one prompt, in a pass of ``together`` prompts."""
+        """Seconds by which one prompt delays the other requests, if ``together`` prompts share a pass."""
         host_s = self.host_step_s(setting.runtime, sequences=0, tp=setting.plan.tp)
         return self.waited_pass_s(self.device_s(prompts, setting.runtime), host_s, setting.runtime, together)
 
     def waited_pass_s(self, device_s: Float64Array, host_s: Size, runtime: Runtime, together: Size) -> Float64Array:
-        """The times of a pass that takes ``device_s`` on the device and ``host_s`` on the host.
+        """Seconds by which a pass with ``device_s`` on the device and ``host_s`` on the host delays other requests.
 
-        If prompts are computed within decode steps, the host's time is counted there.
+        If prompts are computed within decode steps, the decode step already includes the host's time.
         """
         result: Float64Array = device_s if rides_along(runtime) else (device_s + host_s) / together
         return result
@@ -111,7 +112,7 @@ def tpot_s(step_s: Size, prefill_s: Size, *, in_flight: Size, new_tokens: Size, 
         prefill_s: Seconds of the prefill of one request.
         in_flight: Concurrent requests, including this one.
         new_tokens: New tokens per request.
-        share: Share of a prefill that delays the others.
+        share: Share of a prefill that delays other requests.
     """
     result: Float64Array = np.asarray(step_s + share * prefill_s * (np.asarray(in_flight) - 1) / np.asarray(new_tokens))
     return result

@@ -1,7 +1,7 @@
-"""KV-cache formats that published quantised checkpoints state; a number format alone does not determine them.
+"""KV-cache formats of published quantised checkpoints, which the weights' format alone does not determine.
 
 NVIDIA's FP8 and NVFP4 checkpoints request an FP8 cache (``kv_cache_quant_algo: FP8`` in hf_quant_config.json of
-nvidia/Llama-3.1-70B-Instruct-FP8 and its siblings), and they are the ones that TensorRT-LLM serves Llama models from.
+nvidia/Llama-3.1-70B-Instruct-FP8 and its siblings), and TensorRT-LLM serves Llama models from these checkpoints.
 """
 
 from __future__ import annotations

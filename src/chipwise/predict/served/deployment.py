@@ -17,15 +17,15 @@ class Deployment:
     """The device, the runtime on it, the formats, and the degrees of parallelism of one model.
 
     Attributes:
-        device: A known name, a file or a data sheet; None is this machine, by its calibration.
+        device: A known name, a file or a data sheet; None is this machine with its calibration.
         runtime: Name of the runtime; None is the device's default.
-        weights: One format, or those of all layers and the head: ``int8/int4 head:int8`` (``model/arch/formats.py``).
-            None is the chip's default (``hardware/suited.py``), ``own`` the checkpoint's own.
-        kv: KV-cache dtype; None is that of the activations.
+        weights: One format, or formats per layer and for the head: ``int8/int4 head:int8`` (``model/arch/formats.py``).
+            None is the chip's default (``hardware/suited.py``), ``own`` the checkpoint's format.
+        kv: Format of the KV cache; None is the activations' format.
         tp: Tensor-parallel degree.
         pp: Pipeline-parallel degree.
-        ep: Groups among which experts are divided.
-        dp: Replicas of the attention, which share the experts.
+        ep: Expert-parallel degree: number of groups among which experts are divided.
+        dp: Number of attention replicas, which share the experts.
     """
 
     device: str | Path | DeviceProfile | None = None
@@ -69,7 +69,7 @@ _Deployed = TypeVar("_Deployed")
 
 
 def changed(value: _Deployed, changes: dict[str, Any]) -> _Deployed:
-    """Returns ``value``, a dataclass with a deployment, with changed fields of its own or of its deployment."""
+    """A copy of ``value``, a dataclass with a deployment; changed fields may be its own or the deployment's."""
     of_deployment = {name: new for name, new in changes.items() if name in WORDS}
     others = {name: new for name, new in changes.items() if name not in WORDS}
     if of_deployment:
@@ -78,6 +78,6 @@ def changed(value: _Deployed, changes: dict[str, Any]) -> _Deployed:
 
 
 def deployed(words: dict[str, Any]) -> dict[str, Any]:
-    """Returns ``words`` as fields of a request, with those of a deployment collected in ``deployment``."""
+    """``words`` as fields of a request; fields of a deployment are collected in ``deployment``."""
     found = {name: value for name, value in words.items() if name not in WORDS}
     return {**found, "deployment": Deployment(**{name: words[name] for name in words if name in WORDS})}

@@ -1,4 +1,4 @@
-"""Energy of a served token: the power of each kernel times its time, plus idle power while the host works."""
+"""Energy of a served token: each kernel's power times its time, plus idle power while the host works."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from chipwise.predict.served.steps import PassTimes, class_of
 class Energies:
     """Joules for one new token of one request, including its share of prefill; one value per request.
 
-    ``log_halfwidth`` is the half width of the 90 % interval of the power alone, in logarithms.
+    ``log_halfwidth`` is the half-width of the 90 % interval of the power, without the time's error, in logarithms.
     """
 
     token_j: Float64Array
@@ -31,7 +31,7 @@ class Energies:
 
 
 def energies(costs: Sequence[GroupCost]) -> list[Energies | Unsupported]:
-    """Energies of each group's requests, or the reason if a device lists no board power or lacks a rate."""
+    """Energies of each group's requests, or the error if a device lists no board power or lacks a rate."""
     answers: list[Energies | Unsupported | None] = [_refusal(cost.group.device) for cost in costs]
     asked = [cost for cost, refused in zip(costs, answers, strict=True) if refused is None]
     try:
@@ -49,9 +49,9 @@ def energies(costs: Sequence[GroupCost]) -> list[Energies | Unsupported]:
 
 
 def _token_j(cost: GroupCost, prefill_j: Float64Array, step_j: Float64Array) -> Float64Array:
-    """Joules per token of all devices, from the passes of one. Idle replicas draw the floor.
+    """Joules per token of all devices together, from one device's passes. Idle replicas draw the floor power.
 
-    A text encoder's tokens are those that it reads.
+    For text encoders, the tokens are those that they read.
     """
     group, plan = cost.group, cost.group.setting.plan
     groups = plan.pp * plan.dp
@@ -92,7 +92,7 @@ def _refusal(device: DeviceProfile) -> Unsupported | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Drawing:
-    """A pass on a device, and its duration including gaps and host time."""
+    """A pass on a device, with its duration including gaps and host time."""
 
     device: DeviceProfile
     times: PassTimes
@@ -108,12 +108,12 @@ def _passes(cost: GroupCost) -> tuple[_Drawing, _Drawing]:
 
 
 def _pass_energies(passes: Sequence[_Drawing]) -> list[tuple[Float64Array, Float64Array]]:
-    """Joules of one device in each pass, and the log half-width of its kernels' power.
+    """Joules of one device in each pass, and the log half-width of the kernels' power.
 
-    Communication and the host's time draw the floor.
+    During communication and host time the device draws the floor power.
     """
     calls: list[Call] = []
-    places: list[tuple[int, int]] = []  # pass, part
+    places: list[tuple[int, int]] = []  # (pass, part)
     for p, each in enumerate(passes):
         for k, part in enumerate(each.times.parts):
             if class_of(part.op.kind) != "collective":
@@ -136,7 +136,7 @@ def _pass_energies(passes: Sequence[_Drawing]) -> list[tuple[Float64Array, Float
     found = []
     for each, stop in zip(passes, stops, strict=True):
         own = slice(stop - len(each.total_s), stop)
-        share = np.minimum(each.total_s / busy_s[own], 1.0)  # kernels may be faster in serving than alone
+        share = np.minimum(each.total_s / busy_s[own], 1.0)  # kernels may be faster in serving than measured alone
         whole = share * energy[own] + floor_w(each.device) * np.maximum(each.total_s - busy_s[own], 0.0)
         found.append((whole, share * spread[own] / whole))
     return found

@@ -23,7 +23,7 @@ from chipwise.predict.served.shortage import shortages
 from chipwise.predict.served.steps import PassTimes, class_of
 from chipwise.predict.served.towers import SOUND, place_of
 
-WORTH_NOTING = 0.01  # share of a pass
+WORTH_NOTING = 0.01  # share of a pass from which misalignment is noted
 
 
 def estimate(request: Request, *, fold: str | None = None, hypothetical: bool = False) -> CostEstimate:
@@ -31,7 +31,7 @@ def estimate(request: Request, *, fold: str | None = None, hypothetical: bool = 
 
     If fewer concurrent requests fit in memory than requested, the others wait; the estimate is then for as many as fit,
     and its provenance says so. With ``hypothetical``, a model that does not fit at all is estimated as if it did, and
-    ``does_not_fit`` of the estimate says so.
+    the estimate's ``does_not_fit`` says so.
 
     Raises:
         UnknownName: A model, device, runtime or format is unknown.
@@ -64,7 +64,7 @@ def _with_served_power(found: CostEstimate, request: Request) -> CostEstimate:
 def estimates(
     requests: Sequence[Request], *, fold: str | None = None, hypothetical: bool = False
 ) -> list[CostEstimate | ChipwiseError]:
-    """Estimates of many requests, priced together, in order; errors of :func:`estimate` are returned in their place."""
+    """Estimates of many requests, priced together. Returns an estimate or an error for each request, in order."""
     groups, errors = grouped(requests)
     answers: dict[int, CostEstimate | ChipwiseError] = dict(errors)
     short: list[int] = []
@@ -105,7 +105,7 @@ def estimates(
 
 
 def _noted(found: CostEstimate, note: str, origin: str | None = None) -> CostEstimate:
-    """Adds a note, and repeats it (or ``origin``) in the provenance."""
+    """Adds a note to the estimate, and the note (or ``origin``) to the provenance."""
     return replace(found, provenance=f"{found.provenance}; {origin or note}", notes=(*found.notes, note))
 
 
@@ -123,7 +123,7 @@ def waiting(fitting: int, asked: int) -> str:
 
 
 def fitting_requests(group: Group, memory: DeviceMemory) -> npt.NDArray[np.int64]:
-    """Number of each row's concurrent requests that fit in the devices' memory; 0 if not even one does."""
+    """How many of each row's concurrent requests fit in the devices' memory."""
     asked, plan = group.in_flight, group.setting.plan
     free = group.device.usable_bytes - memory.weights - memory.activations - memory.runtime
     each = memory.cache / group.sequences
@@ -233,7 +233,7 @@ def misaligned(*passes: Sequence[OpCost]) -> list[str]:
 
 
 def _seen(group: Group, i: int) -> list[str]:
-    """A note on the cost of a request's images."""
+    """A note on the cost of a request's images or sound."""
     passes = group.tower_passes
     if passes is None or group.tower_positions is None:
         return []

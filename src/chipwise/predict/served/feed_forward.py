@@ -1,4 +1,4 @@
-"""Lowers blocks that work on each position separately: feed-forwards, and mixtures of experts over devices."""
+"""Lowers blocks that process each position separately: feed-forwards, and mixtures of experts over devices."""
 
 from __future__ import annotations
 
@@ -50,8 +50,8 @@ def _products(block: FeedForward, setting: Setting, tokens: Size) -> Iterator[Pl
 def mixture(block: MixtureOfExperts, setting: Setting, tokens: Size) -> Iterator[PlacedOp]:
     """Router, dispatch of tokens, the experts of one device, combine, and the shared expert.
 
-    With one attention replica all devices have all tokens, and their results are summed. With several, tokens are sent
-    to the devices that hold their experts, and the results are sent back.
+    With one attention replica, all devices have all tokens, and their results are summed. With several replicas, tokens
+    are sent to the devices that hold their experts, and results are sent back.
     """
     plan, d_model = setting.plan, setting.arch.d_model
     yield setting.plain_matmul("router", tokens, d_model, block.experts, bias=block.router_bias)

@@ -1,4 +1,4 @@
-"""The number formats of a served model: of its weights, cache and activations."""
+"""The number formats of a served model: weights, cache and activations."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from chipwise.hardware.runtime import CORES, Runtime
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Formats:
     """``weights`` is the format of every matrix except head, routers and token table, which keep the format of the
-    activations; GGUF and MLX files define separate formats for head and table. ``experts`` is the format of a mixture's
+    activations; GGUF and MLX formats define the formats of head and table. ``experts`` is the format of a mixture's
     experts, if it is narrower. Layers numbered in ``wide_layers`` keep their matrices in the format of the activations.
     ``layers`` names the format of each layer's matrices, if formats differ by layer.
     """
@@ -36,7 +36,7 @@ class Formats:
 
     @property
     def stated(self) -> str:
-        """Display name of the format; for mixtures with narrower experts, the experts' format."""
+        """Displayed format: of the matrices, or for mixtures with narrower experts, of the experts."""
         return "mixed" if self.layers else self.experts
 
     def of_layer(self, number: int) -> Formats:
@@ -62,8 +62,8 @@ EXPERTS_ONLY = frozenset({"nvfp4", "mxfp4", "int4_g32"})
 def wide_format(device: DeviceProfile, runtime: Runtime | None = None) -> str:
     """Default format of activations and weights.
 
-    The first of BF16, FP16 and FP32 that the device can multiply; FP32 in ONNX Runtime on CPU cores, which has few
-    kernels of 16 bits.
+    The first of BF16, FP16 and FP32 that the device can multiply; FP32 in ONNX Runtime on CPU cores, because it has few
+    16-bit kernels there.
     """
     if runtime is not None and runtime.stack == CORES:
         return "fp32"
@@ -72,7 +72,7 @@ def wide_format(device: DeviceProfile, runtime: Runtime | None = None) -> str:
 
 
 def formats_of(weights: str | None, cache: str | None = None, *, wide: str = "bf16", mixture: bool = False) -> Formats:
-    """The formats of ``--weights`` and ``--kv``. Activations have the width of unquantised weights.
+    """The formats that ``--weights`` and ``--kv`` select. Activations have the width of unquantised weights.
 
     Args:
         weights: The format of the matrices. Default: ``wide``.
@@ -81,7 +81,7 @@ def formats_of(weights: str | None, cache: str | None = None, *, wide: str = "bf
         mixture: Whether the model has experts.
 
     Raises:
-        UnknownName: No number format has this name.
+        UnknownName: A format is unknown.
     """
     name = format_name(weights or wide)
     activations = name if name in ("fp32", "fp16", "bf16") else wide

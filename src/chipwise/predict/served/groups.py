@@ -1,4 +1,4 @@
-"""Estimates of served models from data sheets, as arrays: one code path for one request or thousands."""
+"""Estimates of served models from data sheets, as arrays: one or thousands of requests share one code path."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from chipwise.predict.served.taught_times import corrected
 from chipwise.predict.served.towers import SOUND, place_of
 
 MODEL = "serving@1"
-UNCHECKED_PROMPT = 1.0  # least log half-width of prefill on a listed machine whose class was not validated
+UNCHECKED_PROMPT = 1.0  # least log half-width of prefill on a machine whose class was not validated
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,7 +38,7 @@ class Group:
 
     setting: Setting
     device: DeviceProfile
-    rows: tuple[int, ...]  # indices in the list of requests
+    rows: tuple[int, ...]  # indices in the list of all requests
     replica_batch: npt.NDArray[np.int64]  # sequences that one attention replica decodes at once
     in_flight: npt.NDArray[np.int64]
     prompt_tokens: npt.NDArray[np.int64]
@@ -54,27 +54,28 @@ class Group:
 
     @property
     def read(self) -> npt.NDArray[np.int64]:
-        """Unit of throughput, energy and price: a prompt token, an image or another whole input."""
+        """Unit of throughput, energy and price if nothing is generated: a prompt token, an image or another input."""
         return self.setting.arch.stem.units(self.prompt_tokens)
 
     @property
     def sequences(self) -> npt.NDArray[np.int64]:
-        """Sequences cached by one attention replica, over all stages of its pipeline."""
+        """Sequences in the cache of one attention replica, over all pipeline stages."""
         found: npt.NDArray[np.int64] = -(-self.in_flight // self.setting.plan.dp)
         return found
 
     @property
     def together(self) -> npt.NDArray[np.int64]:
-        """Waiting prompts that share a pass; 1 if each has its own or is computed within decode steps."""
+        """Number of waiting prompts per pass; 1 if prompts have separate passes or are computed within decode steps."""
         others = self.in_flight // self.setting.plan.dp - 1
         fitting = self.setting.runtime.prefill_tokens // (self.prompt_tokens - self.cached_tokens)
         together: npt.NDArray[np.int64] = np.maximum(np.minimum(fitting, others), 1)
         return together
 
     def prefill(self, *, together: bool = False) -> Pass:
-        """The prefill of one prompt, or of the prompts that share a pass, for tokens that are not cached.
+        """The prefill pass of one prompt, or of the prompts that share a pass, for the tokens that are not cached.
 
-        An encoder-decoder reads the prompt with its encoder and starts to generate; a text encoder reads all texts.
+        In an encoder-decoder, the encoder reads the prompt and the decoder generates the first token. A text encoder
+        reads all texts at once.
         """
         ones = np.ones(len(self.rows), dtype=np.int64)
         prompts = self.together if together else ones
@@ -96,14 +97,14 @@ class Group:
         return Pass(setting=self.setting, step=step, device=self.device, rows=len(self.rows))
 
     def _reads(self, prompts: npt.NDArray[np.int64]) -> tuple[Step, ...]:
-        """Work of the tower for so many prompts."""
+        """Work of the tower for ``prompts`` prompts."""
         if self.tower_passes is None or self.tower_positions is None:
             return ()
         passes = prompts * self.tower_passes
         return (Step(batch=passes, query_tokens=self.tower_positions, past_tokens=0 * passes),)
 
     def decode(self) -> Pass:
-        """The decode step of all sequences halfway through generation; a text encoder's only pass."""
+        """A decode step of all sequences, halfway through generation; for a text encoder, its only pass."""
         if not self.generates:
             return self.prefill()
         ones = np.ones(len(self.rows), dtype=np.int64)
@@ -113,7 +114,7 @@ class Group:
         return Pass(setting=self.setting, step=step, device=self.device, rows=len(self.rows))
 
     def served(self, in_flight: npt.NDArray[np.int64]) -> Group:
-        """The group with ``in_flight`` concurrent requests each; requests with none are left out."""
+        """A copy with ``in_flight`` concurrent requests per row; rows with none are left out."""
         kept = in_flight > 0
         plan = self.setting.plan
         return replace(
@@ -142,7 +143,7 @@ class GroupCost:
     prefill_s: Float64Array
     step_s: Float64Array
     tpot_s: Float64Array
-    log_halfwidth: Float64Array  # for the time per token; for a text encoder, for its pass
+    log_halfwidth: Float64Array  # of the time per token; for a text encoder, of its pass
     ttft_log_halfwidth: Float64Array | None  # None if not validated
     taught_log_halfwidth: Float64Array | None  # for ``request_s`` on a taught machine
     situation: str
@@ -150,7 +151,7 @@ class GroupCost:
 
     @property
     def provenance(self) -> str:
-        """Source of the figures; names vLLM if the runtime uses its constants."""
+        """Source of the figures; mentions vLLM if the runtime is priced with its constants."""
         if self.group.device.taught is not None:
             return self.group.device.taught.provenance
         runtime = self.group.setting.runtime
@@ -170,7 +171,7 @@ class GroupCost:
 
     @property
     def request_log_halfwidth(self) -> Float64Array | None:
-        """Log half-width of ``request_s``, with fully correlated errors of both passes; None if one is unknown."""
+        """Log half-width of ``request_s``, assuming fully correlated errors of both passes; None if one is unknown."""
         if not self.group.generates:
             return self.log_halfwidth
         if self.taught_log_halfwidth is not None:
@@ -184,7 +185,7 @@ class GroupCost:
     def usd_per_token(self, usd_per_s: float) -> tuple[Float64Array, Float64Array]:
         """Dollars per prompt token and per new token, if all devices together cost ``usd_per_s``.
 
-        At these prices a request's prompt and new tokens add up to the request's cost. A text encoder has no new ones.
+        At these prices, prompt tokens and new tokens add up to the request's cost. A text encoder has no new tokens.
         """
         group, step_s = self.group, self.step_s if self.group.generates else 0.0 * self.step_s
         read_s, written_s = price_shares(self.request_s, step_s, group.new_tokens)
@@ -193,7 +194,7 @@ class GroupCost:
 
     @property
     def tokens_per_s(self) -> Float64Array:
-        """New tokens per second of all requests in flight, prefill included; else tokens read, or images."""
+        """New tokens per second of all requests in flight, prefill included. Other models: tokens or images read."""
         group = self.group
         if not group.generates:
             return group.in_flight * group.read / self.request_s
@@ -202,7 +203,7 @@ class GroupCost:
 
 
 def grouped(requests: Sequence[Request]) -> tuple[list[Group], dict[int, ChipwiseError]]:
-    """Groups requests by setting and device; also returns the errors of requests that cannot be answered."""
+    """Groups requests by setting and device, and returns the errors of requests that cannot be answered."""
     named: dict[tuple[object, ...], Resolved | ChipwiseError] = {}  # files are read once, not for every row
     together: dict[int, tuple[Resolved, list[int]]] = {}
     errors: dict[int, ChipwiseError] = {}
@@ -245,9 +246,9 @@ def grouped(requests: Sequence[Request]) -> tuple[list[Group], dict[int, Chipwis
 
 
 def _sizes(request: Request, arch: ArchSpec) -> tuple[int, ...]:
-    """Requests, prompt tokens (images' included), new tokens, cached tokens, the tower's passes and their positions.
+    """Requests in flight, prompt tokens (images included), new tokens, cached tokens, tower passes and their positions.
 
-    A request to a classifier has the positions of an image or a sound.
+    For a classifier, the prompt tokens are the positions of an image or a sound.
     """
     prompt, new = arch.request_of(request.prompt_tokens, request.new_tokens)
     cached, passes, positions = 0 if arch.own_tokens else request.cached_tokens, 0, 0
@@ -275,7 +276,7 @@ def memory_of(group: Group) -> DeviceMemory:
     return _REMEMBERED[key]
 
 
-_REMEMBERED: dict[tuple[object, ...], DeviceMemory] = {}  # equal devices need equal memory
+_REMEMBERED: dict[tuple[object, ...], DeviceMemory] = {}  # cache of results: equal arguments need equal memory
 MOST_REMEMBERED = 256
 
 
@@ -299,7 +300,7 @@ def _memory(group: Group, prefill: Sequence[PlacedOp], decode: Sequence[PlacedOp
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Kernels:
-    """A group's kernels: of prefill, of a decode step, and of the pass that waiting prompts share."""
+    """A group's kernels: of prefill, of a decode step, and of a pass shared by waiting prompts."""
 
     prefill: PassTimes
     decode: PassTimes
@@ -307,7 +308,7 @@ class Kernels:
 
 
 def time_groups(groups: Sequence[Group], *, fold: str | None = None) -> list[Kernels | Unsupported]:
-    """Times of the kernels of each group's passes, or the reason why the device cannot run them."""
+    """Times of the kernels of each group's passes, or the error that says why the device cannot run them."""
     shared = [group for group in groups if group.generates and np.any(group.together > 1)]
     asked = [each for group in groups for each in (group.prefill(), group.decode())]
     try:
@@ -325,7 +326,7 @@ def time_groups(groups: Sequence[Group], *, fold: str | None = None) -> list[Ker
 
 
 def cost_groups(groups: Sequence[Group], *, fold: str | None = None) -> list[GroupCost | Unsupported]:
-    """Cost of each group, or the reason why the device cannot run it."""
+    """Cost of each group, or the error that says why the device cannot run it."""
     known = constants(fold)
     return [
         kernels if isinstance(kernels, Unsupported) else _cost(group, kernels, known, fold)
@@ -335,7 +336,7 @@ def cost_groups(groups: Sequence[Group], *, fold: str | None = None) -> list[Gro
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Seconds:
-    """Seconds of a group's passes: prefill, decode step, and the delay that a prompt causes for the others."""
+    """Seconds of a group's passes: prefill, decode step, and the delay by which a prompt holds up other requests."""
 
     prefill: Float64Array
     step: Float64Array
@@ -347,9 +348,7 @@ class Seconds:
         setting = group.setting
         if image_law.answers(setting):
             passed = image_law.pass_times(setting, group.device, group.replica_batch, fold)[0]
-            passed = np.maximum(
-                passed, kernels.prefill.busy_s(*CLASSES, scale=0.0)
-            )  # lower limit from the chip's rates
+            passed = np.maximum(passed, kernels.prefill.busy_s(*CLASSES, scale=0.0))  # lower limit by the chip's rates
             return cls(prefill=passed, step=passed, waited=passed)
         where = stack_law.served_where(setting, group.device)
         if where is not None:

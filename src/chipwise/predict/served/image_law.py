@@ -1,4 +1,4 @@
-"""Image models in PyTorch: seconds of a pass by the law fitted to published runs (``predict/vision``)."""
+"""Image models in PyTorch: seconds of a pass by the law fitted to published runs (``predict/whole_runs/vision.py``)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ DTYPES = {"fp32": "fp32", "bf16": "amp_bf16", "fp16": "amp"}
 
 
 def answers(setting: Setting) -> bool:
-    """Whether the law applies: a plain vision transformer on one device in PyTorch, in 16 or 32 bits."""
+    """Whether the law applies: to plain vision transformers on one device in PyTorch, in 16 or 32 bits."""
     known = setting.runtime.name in RUNTIMES and setting.formats.weights in DTYPES
     return known and setting.plan.devices == 1 and vision.plain(setting.arch) is not None
 
@@ -23,7 +23,7 @@ def answers(setting: Setting) -> bool:
 def pass_times(
     setting: Setting, device: DeviceProfile, images: npt.NDArray[np.int64], fold: str | None = None
 ) -> tuple[Float64Array, Float64Array]:
-    """Seconds of passes over ``images`` at once, and the log half-widths of their 90 % intervals.
+    """Seconds of passes over ``images`` images at once, and the log half-widths of their 90 % intervals.
 
     Raises:
         Unsupported: The device lists no rate for such products.

@@ -1,4 +1,4 @@
-"""Lowers image models: the stem before the layers, windows of patches, and the pooled head."""
+"""Lowers the parts of image models outside their layers: the stem, stages of a pyramid, and the pooled head."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def stem(setting: Setting, step: Step) -> Iterator[PlacedOp]:
 
 
 def stem_and_projector(setting: Setting, step: Step) -> Iterator[PlacedOp]:
-    """The same of an image with a question: a projector makes tokens of the patches."""
+    """Stem and projector of a model that answers questions about images."""
     image, arch = image_of(setting.arch.stem), setting.arch
     for part in patches(image, setting, step):
         yield part.inside("stem")
@@ -48,7 +48,7 @@ def _pyramid(image: ImageStem, setting: Setting, step: Step) -> Iterator[PlacedO
 
 
 def patches(stem: ImageStem, setting: Setting, step: Step) -> Iterator[PlacedOp]:
-    """Convolutions, the matrix of patches, and one kernel that puts the class token and adds the positions."""
+    """Convolutions, the patch matrix, and one kernel that inserts the class token and adds positions."""
     arch, formats = setting.arch, setting.formats
     for i, ((into, out), area) in enumerate(zip(stem.conv_shapes(), stem.areas[1:], strict=True)):
         op = ConvOp(
@@ -85,7 +85,7 @@ def patches(stem: ImageStem, setting: Setting, step: Step) -> Iterator[PlacedOp]
 
 
 def stages(stem: ImageStem, setting: Setting, step: Step) -> Iterator[tuple[str, Stage, Setting, Step]]:
-    """The stages before a pyramid's last: place, stage, setting of a model of its layers alone, and its step."""
+    """The stages before a pyramid's last one: place, stage, setting for the stage's layers, and step."""
     for i, (stage, layer) in enumerate(zip(stem.stages, stem.own_layers(), strict=True)):
         grid = stem.first_grid >> i
         inner = ImageStem(image_size=grid, patch=1, prefix_tokens=0)

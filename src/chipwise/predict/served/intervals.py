@@ -1,13 +1,13 @@
-"""Half-widths of the 90 % intervals of served models, in logarithms, by how well a case was validated.
+"""Half-widths of the 90 % intervals of served models, in logarithms, depending on how well a case was validated.
 
 The serving constants were fitted to runs of vLLM, SGLang and TensorRT-LLM on Hopper and Blackwell. Their half-widths
-come from those runs (``serve/data/serving.json``): for dense models by the share of a token's time spent waiting for
-other requests' prompts, for mixtures by whether the device multiplies the experts' format or widens it first. They
-never shrink from a seen device to a sibling of one to an unseen family.
+come from those runs (``predict/data/serving.json``). For dense models they depend on the share of a token's time spent
+waiting for other requests' prompts; for mixtures, on whether the device multiplies the experts' format directly or
+widens it first. They do not shrink from a seen device to a sibling to an unseen family.
 
-Single-user runtimes (llama.cpp, MLX, …) have separate half-widths (``predict/kernels/local.py``). In all other cases no
-run was fitted; there the half-width is at least that of its class, taken from public measurements that no fit used
-(listed in ``docs/notes/validation.md``). The time to first token has an interval only if prompts were validated.
+Single-user runtimes (llama.cpp, MLX, …) have separate half-widths (``predict/kernels/local.py``). For all other cases
+no run was fitted; their half-width is at least that of their class, from public measurements that no fit used (listed
+in ``docs/notes/validation.md``). The time to first token has an interval only if prompts were validated.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from chipwise.predict.served import stack_law
 from chipwise.predict.served.setting import Setting
 
 Names = npt.NDArray[np.str_]
-WAITING = (0.2, 0.5)  # bounds between classes of dense runs: share of a token's time spent waiting
+WAITING = (0.2, 0.5)  # shares of a token's time spent waiting that separate the classes of dense runs
 DENSE = ("dense, hardly waiting", "dense, waiting", "dense, mostly waiting")
 MIXTURES = ("mixture", "mixture, widened weights")
 SITUATIONS: tuple[Situation, ...] = ("seen", "sibling", "unseen")
@@ -46,7 +46,7 @@ SERVED = {
 
 @dataclass(frozen=True, slots=True)
 class ClassWidth:
-    """Least half-widths of a class of runs; ``ttft`` is None if too few prompts were checked."""
+    """Least half-widths of a class of runs; ``ttft`` is None if too few prompts were validated."""
 
     tpot: float
     ttft: float | None = None
@@ -55,7 +55,7 @@ class ClassWidth:
 OTHER_FAMILY = ClassWidth(0.6)  # a serving engine on an NVIDIA GPU of another family
 SEVERAL: Mapping[str, float] = {"cuda": 1.0, "rocm": 2.1, "xpu": 4.4}
 """llama.cpp with several requests at once, by platform."""
-SPLIT_LAYERS = 1.9  # llama.cpp on several devices, which split layers instead of matrices
+SPLIT_LAYERS = 1.9  # half-width for llama.cpp on several devices, which split layers instead of matrices
 _OTHERS: Mapping[str, ClassWidth] = {  # PyTorch, ONNX Runtime
     "cuda": ClassWidth(0.7),
     "cpu": ClassWidth(1.0),
@@ -65,7 +65,7 @@ _OTHERS: Mapping[str, ClassWidth] = {  # PyTorch, ONNX Runtime
 }
 ON_ONE_CORE = ClassWidth(0.6, 0.7)
 """ONNX Runtime on one core of a server or desktop (``predict/kernels/cores.py``)."""
-UNCHECKED = ClassWidth(2.0)  # no measurement of the class was found
+UNCHECKED = ClassWidth(2.0)  # classes without known measurements
 ENCODER_DECODERS: Mapping[str, float] = {"cuda": 1.6, "old cuda": 1.6, "cpu": 2.1, "board": 2.7}
 """Encoder-decoders in any runtime, from eight tables of such models in PyTorch."""
 
@@ -84,7 +84,7 @@ def sorts(setting: Setting, device: DeviceProfile, waiting: Float64Array) -> Nam
 
 
 def widened(setting: Setting, device: DeviceProfile) -> bool:
-    """Whether experts are stored in fewer than 8 bits, in a format that the device cannot multiply."""
+    """Whether experts are stored in fewer than 8 bits and in a format that the device cannot multiply."""
     stored = weight_format(setting.formats.experts).dtype
     return stored.bits < 8 and stored.value not in device.peak_flops_per_s
 
@@ -95,13 +95,13 @@ def key(sort: str, situation: str) -> str:
 
 
 def situation_of(kernels: Situation, setting: Setting, device: DeviceProfile, fold: str | None) -> Situation:
-    """Situation of a run (seen, sibling, unseen): the worse of those for its kernels and for serving on its device.
+    """Situation of a run (seen, sibling, unseen): the worse of its kernels' and of serving runs' on its device.
 
     Args:
-        kernels: How well the kernel fits know the device.
+        kernels: The device's situation in the kernel fits.
         setting: The runtime.
         device: The device.
-        fold: Name of the fold (what the fits left out).
+        fold: Name of the fold: what the fits left out.
     """
     if setting.runtime.local and setting.arch.causal:
         return kernels
@@ -157,8 +157,8 @@ def of_runs(
 
     Args:
         table: Half-widths by :func:`key`.
-        sort: The class of each run.
-        situation: How well the fits know the run, see :func:`situation_of`.
+        sort: Class of each run.
+        situation: Situation of each run, see :func:`situation_of`.
         kernels: Half-widths of the kernels of each run's decode step.
         least: The half-width of the run's class.
     """

@@ -1,4 +1,4 @@
-"""Times of many operators at once: calls of a kind are concatenated and evaluated by the kernel model together."""
+"""Times of many operators at once: calls of one kind are concatenated and evaluated together by the kernel model."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Call:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Batch:
-    """Calls that differ only in their sizes, as one operator: the rows of call ``members[0]``, then the next call's."""
+    """Calls that differ only in their sizes, as one operator: the rows of call ``members[0]``, then of the next."""
 
     op: Op
     device: DeviceProfile
@@ -124,6 +124,6 @@ _NUMBERS = frozenset({int, float, np.ndarray, np.int64, np.float64})
 
 @functools.cache
 def _fields(kind: type) -> tuple[tuple[str, ...], Callable[[Op], tuple[object, ...]]]:
-    """An operator's fields, and a getter that reads them all."""
+    """Names of an operator's fields, and a getter that reads all of them."""
     names = tuple(field.name for field in dataclasses.fields(kind))
     return names, operator.attrgetter(*names)

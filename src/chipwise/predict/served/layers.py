@@ -1,4 +1,4 @@
-"""Lowers the layers of a model: their blocks with the norms around them. Equal layers are lowered once and counted."""
+"""Lowers the layers of a model: blocks and norms. Equal layers are lowered once and counted."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from chipwise.predict.served.setting import PlacedOp, Setting, Step
 
 
 def stack(layers: tuple[Layer, ...], setting: Setting, step: Step, *, own_formats: bool = False) -> Iterator[PlacedOp]:
-    """The kernels of ``layers``, by groups of equal ones; ``own_formats``: in each layer's own formats."""
+    """The kernels of ``layers``, by groups of equal layers; with ``own_formats``, each layer has its own formats."""
     for whole in alike(layers):
         for group, asked in _by_format(whole, layers, setting) if own_formats else [(whole, setting)]:
             for name, parts in _layer(group.layer, asked, step):
@@ -119,7 +119,7 @@ def alike(layers: tuple[Layer, ...]) -> tuple[Alike, ...]:
 
 
 _ALIKE: dict[int, tuple[tuple[Layer, ...], tuple[Alike, ...]]] = {}
-"""Cached by identity, since hashing a hundred layers takes longer than lowering one."""
+"""Cache by object identity, because hashing a hundred layers takes longer than lowering one."""
 
 
 def _alike(layers: tuple[Layer, ...]) -> Iterator[Alike]:

@@ -29,11 +29,11 @@ Lowered = Callable[[Setting, Step], Iterator[PlacedOp]]
 
 @dataclass(frozen=True, slots=True)
 class Ends:
-    """What is lowered before the layers of a kind of model, and what behind them."""
+    """Functions that lower a kind's stem and head, before and after the layers."""
 
     stem: Lowered
     ends: Lowered
-    normed: Literal["all", "last"] = "all"  # positions that the final norm takes
+    normed: Literal["all", "last"] = "all"  # positions to which the final norm is applied
 
 
 KINDS: Mapping[type[Stem], Ends] = {
@@ -44,12 +44,12 @@ KINDS: Mapping[type[Stem], Ends] = {
     SentenceStem: Ends(sentence.stem, images.ends),
     SoundStem: Ends(sound.stem, images.ends),
 }
-"""By what the model reads."""
+"""By the class of the model's stem."""
 OFF_SHEETS: Mapping[type[Head], str] = {
     Denoiser: "denoiser; denoisers can only be priced on a calibrated machine (--device here), published diffusion "
     "models by their names (chipwise estimate DiT-XL/2)"
 }
-"""Models that are not lowered here, by their heads."""
+"""Messages for models that cannot be lowered here, by the class of their head."""
 
 
 def lower_pass(setting: Setting, step: Step) -> tuple[PlacedOp, ...]:

@@ -1,4 +1,4 @@
-"""Memory of one device: weights, cache, activations and the runtime's own.
+"""Memory of one device: weights, cache, activations and the runtime itself.
 
 Memory is counted from the same kernels that are priced, so that sharding, fusion and formats are handled once.
 """
@@ -24,9 +24,9 @@ from chipwise.predict.served.setting import PlacedOp, Setting
 from chipwise.predict.served.towers import of_tower, place_of, tower_setting
 
 CONTEXT_BYTES = {"gpu": 1.0e9, "tpu": 0.5e9, "npu": 0.2e9, "accelerator": 1.0e9, "soc": 0.1e9, "cpu": 0.1e9}
-"""Bytes of a process before a model is loaded (driver context, libraries, captured graphs): 0.5 GB of CUDA
-context and as much of workspaces on NVIDIA GPUs; assumed, not fitted."""
-SHORT_TAPS = 8  # depthwise convolutions up to this length; their few weights are ignored
+"""Bytes of a process without a model (driver context, libraries, captured graphs): on NVIDIA GPUs 0.5 GB of CUDA
+context and as much of workspaces; assumed, not fitted."""
+SHORT_TAPS = 8  # longest depthwise convolution whose few weights are ignored
 HEAD = "head.logits"  # place of the matrix that may be tied to the token table
 CHUNK_TOKENS = 8192  # maximum new positions of a pass in runtimes with chunked prefill (vLLM's default on large GPUs)
 
@@ -72,10 +72,10 @@ def device_memory(
         device: The device.
         prefill: Kernels of one prompt's pass.
         decode: Kernels of a decode step.
-        tokens: Positions of each sequence in the decoder's cache at the end.
+        tokens: Positions per sequence in the decoder's cache at the end.
         microbatches: Number of decode batches whose cache a device keeps; each pipeline stage works on one of them and
             keeps its layers' cache for all.
-        rows: Number of requests in the parts' arrays.
+        rows: Number of requests, the length of arrays.
     """
     read = [part for part in prefill if of_tower(part)]
     prefill = [part for part in prefill if not of_tower(part)]
@@ -118,7 +118,7 @@ def stage_share(setting: Setting) -> float:
 def held(setting: Setting, parts: Sequence[PlacedOp], size_of: Callable[[Op], Size]) -> Size:
     """Sum of ``size_of`` over the operators of ``parts`` that own weights, on the fullest device.
 
-    Tied embedding and head are one table on one device; in a pipeline they are on its two ends.
+    Tied embedding and head are one table on a single device; in a pipeline, both ends hold a copy.
     """
     arch = setting.arch
     body = sum(part.owned * size_of(part.op) for part in parts if not _is_table(part))
@@ -126,7 +126,7 @@ def held(setting: Setting, parts: Sequence[PlacedOp], size_of: Callable[[Op], Si
     tables = {op.width: op for op in looked_up}
     body += sum(
         size_of(op) for width, op in tables.items() if width != arch.d_model
-    )  # tables of an encoder with another width
+    )  # the encoder's table, if it has another width
     embedding = tables.get(arch.d_model)  # None for ranking and audio models
     positions = arch.stem.token_types + (
         arch.max_tokens + arch.stem.extra_positions if arch.positions == "learned" else 0
@@ -151,7 +151,7 @@ def _is_table(part: PlacedOp) -> bool:
 
 
 def resident_bytes(op: Op) -> Size:
-    """Bytes of the parameters that ``op`` keeps in memory, used or not, in their format with scales."""
+    """Bytes of the parameters of ``op`` in memory, used or not, in their format with scales."""
     if isinstance(op, Matmul):
         bias = op.n * values_bytes(1, op.activations) if op.bias else 0
         return weight_format(op.weights).matrix_bytes(op.k, op.n) + bias
@@ -171,7 +171,7 @@ def resident_bytes(op: Op) -> Size:
 
 
 def cache_bytes(op: Op, tokens: Size) -> Size:
-    """Bytes that ``op`` keeps from pass to pass for ``tokens`` positions of each sequence.
+    """Bytes that ``op`` keeps between passes for ``tokens`` positions of each sequence.
 
     These are keys and values (of the encoder's sequence in cross-attention), a latent, or a recurrent state.
     Bidirectional attention keeps nothing.
@@ -195,7 +195,7 @@ def _rows(parts: Sequence[PlacedOp]) -> Size:
 
 
 def _live_bytes(op: Op, *, chunk: int | None) -> Size:
-    """Bytes of an operator's inputs and outputs while it runs, for at most ``chunk`` positions."""
+    """Bytes of an operator's inputs and outputs for at most ``chunk`` positions."""
     if not isinstance(op, Matmul):
         return 0
     rows = op.m if chunk is None else np.minimum(op.m, chunk)

@@ -68,9 +68,9 @@ def attention(block: Attention, setting: Setting, step: Step) -> Iterator[Placed
 
 
 def cross_attention(block: Attention, setting: Setting, step: Step) -> Iterator[PlacedOp]:
-    """Cross-attention to an encoder's output; keys and values are computed in the encoding pass.
+    """Cross-attention to an encoder's output; keys and values are computed in the encoder's pass.
 
-    Keys and values of image tokens are read once, since there is a single pass.
+    For image tokens there is a single pass, so keys and values are computed in it.
     """
     tokens, d_model = step.tokens, setting.arch.d_model
     heads, kv_heads = block.heads // setting.plan.tp, shard(block.kv_heads, setting.plan.tp)
@@ -101,13 +101,13 @@ def cross_attention(block: Attention, setting: Setting, step: Step) -> Iterator[
 
 def _attend(block: Attention, setting: Setting, step: Step, *, heads: Size, kv_heads: Size) -> Iterator[PlacedOp]:
     batch, tokens = step.batch, step.query_tokens
-    if block.square is not None:  # positions are grouped by window, and back
+    if block.square is not None:  # positions are grouped by window, and ungrouped afterwards
         tokens = block.square**2
         squares = Squares(grid=setting.arch.stem.square_grid, side=block.square)
         batch = step.batch * squares.number  # windows at the image's edge are padded
         yield setting.elementwise("squares", "transpose", 2 * step.tokens * heads * block.head_size)
     chunk = block.chunk
-    if chunk is not None and not block.causal:  # blocks of local attention are adjacent in memory
+    if chunk is not None and not block.causal:  # chunks are adjacent in memory, so nothing is moved
         batch, tokens, chunk = -(-step.tokens // chunk), chunk, None
     if block.relative_keys:
         yield from _scores_of_distances(block, setting, step, heads)
@@ -240,7 +240,7 @@ def mamba2(block: Mamba2, setting: Setting, step: Step) -> Iterator[PlacedOp]:
 
 
 def _scores_of_distances(block: Attention, setting: Setting, step: Step, heads: Size) -> Iterator[PlacedOp]:
-    """Relative attention (Transformer-XL): keys of all distances, and the products of queries with them.
+    """Relative attention (Transformer-XL): the keys of all distances, and the products of queries with them.
 
     Products with 2 T - 1 distances take as many FLOPs as scores and values of T positions.
     """

@@ -1,15 +1,15 @@
-"""A model split by layers between card and host, as llama.cpp splits GGUF files.
+"""Estimates of a model whose layers are split between card and host, as llama.cpp splits GGUF files.
 
 ``-ngl N`` puts the last N layers on the card (N = all + 1 also the output matrix); ``--n-cpu-moe M`` keeps the experts
-of the first M layers in the host's memory. The host computes its part for each new token:
+of the first M layers in the host's memory. For each new token, card and host compute their layers in turn:
 
     step = kernels of the card's share, as on the card alone + kernels of the host's share, as on the host alone
            + crossings x (hidden state / link + a copy's latency)
 
 Each share is priced by the law fitted to llama.cpp on such cards and processors; the processor is bound by its memory
 bandwidth. For prompts of 32 tokens or more llama.cpp sends the host's weights to the card, once per 512 tokens. Layers
-are assumed equal. Nine published runs of one such machine (an RTX 2080 with an i9-10900X) all lie inside the interval;
-predictions are 19 % too fast in the median. They were not used in the fit.
+are assumed to be equal. Nine published runs on one machine (an RTX 2080 with an i9-10900X), which no fit used, all lie
+inside the interval; predictions are 19 % too fast in the median.
 
 Sources: llama.cpp, tools/server/README.md (the options; logical and physical batches), ggml-cuda.cu (``offload_op``: at
 least 32 rows), pull request 15077 (--n-cpu-moe). The nine runs: AlexsJones/llmfit, pull requests 755, 774, 775, 778.
@@ -38,8 +38,8 @@ from chipwise.predict.served.request import Request, taken_for
 HOST = "core-i7-13700k"
 """The default host: a desktop of 2022 with two channels of DDR5-5600, 89.6 GB/s."""
 UNKNOWN_HOST = math.log(2)  # log half-width of its bandwidth: 42.7 GB/s (DDR4-2666) to about 130 GB/s (DDR5-8000)
-CROSSING_S = 20e-6  # a copy to the other side and the wait for it; assumed, not fitted
-LEAST_SENT = 32  # prompts of at least this many tokens have the host's weights sent to the card
+CROSSING_S = 20e-6  # seconds of a copy between card and host with its wait; assumed, not fitted
+LEAST_SENT = 32  # least prompt tokens for which the host's weights are sent to the card
 UBATCH = 512  # prompt tokens per pass
 PAGED_SHARE = 0.5  # share of the link's bandwidth for memory that is not pinned; assumed, not fitted
 DIVIDES = ("llama.cpp", "llama.cpp-vulkan", "ik-llama.cpp")
@@ -47,7 +47,7 @@ DIVIDES = ("llama.cpp", "llama.cpp-vulkan", "ik-llama.cpp")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Split:
-    """Layers on the card (counting the output matrix as one), and layers without experts."""
+    """Number of layers on the card (the output matrix counts as one), and of layers whose experts are on the host."""
 
     layers: int
     cpu_experts: int = 0
@@ -58,15 +58,15 @@ class Divided:
     """Bytes of a model's parts on a single device."""
 
     depth: int
-    plain: float  # layers without experts
+    plain: float  # bytes of layers without their experts
     experts: float
     head: float
     cache: float
-    fixed: float  # activations and the runtime itself
+    fixed: float  # bytes of activations and the runtime itself
 
     @classmethod
     def of(cls, group: Group) -> Divided:
-        """The parts of the single request of a group."""
+        """The parts for a group with a single request."""
         sizes = {"plain": 0.0, "experts": 0.0, "head": 0.0}
         for part in lower_pass(group.setting, group.decode().step):
             inside = part.place.startswith("layers")
@@ -78,7 +78,7 @@ class Divided:
         return cls(depth=len(group.setting.arch.layers), cache=memory["cache"], fixed=fixed, **sizes)
 
     def shares(self, split: Split) -> tuple[float, float, float]:
-        """The card's shares of the layers, of their experts and of the output matrix."""
+        """The card's shares of layers, experts and output matrix."""
         layers = min(split.layers, self.depth)
         experts = min(layers, self.depth - split.cpu_experts)
         return layers / self.depth, experts / self.depth, float(split.layers > self.depth)
@@ -95,7 +95,7 @@ class Divided:
         return self.plain * (1 - layers) + self.experts * (1 - experts) + self.head * (1 - head)
 
     def largest(self, capacity_bytes: float) -> Split:
-        """The split that puts most on the card; experts of mixtures are moved to the host before whole layers."""
+        """The split with most on the card; experts are moved to the host before whole layers."""
         all_layers = self.depth + 1
         sparse = range(self.depth + 1) if self.experts else range(1)
         found = [Split(layers=all_layers, cpu_experts=count) for count in sparse]
@@ -104,7 +104,7 @@ class Divided:
 
 
 def host_of(named: str | None) -> DeviceProfile:
-    """The host's processor: a chip's name, or its memory's bandwidth, such as ``60 GB/s``.
+    """The host's processor, from a chip's name or a memory bandwidth such as ``60 GB/s``.
 
     Raises:
         UnknownName: No chip has this name.
@@ -135,7 +135,7 @@ def divisible(group: Group) -> bool:
 def divided(
     request: Request, *, gpu_layers: int | None = None, cpu_experts: int | None = None, host: str | None = None
 ) -> CostEstimate:
-    """Estimates a request to a model that is split between card and host.
+    """Estimates a request to a model split between card and host.
 
     Args:
         request: One request, in llama.cpp on one card.
@@ -144,7 +144,7 @@ def divided(
         host: See :func:`host_of`; default: a desktop, with a wide interval.
 
     Raises:
-        SpecError: The model has fewer layers.
+        SpecError: The model has fewer layers than requested.
         Unsupported: The runtime is not llama.cpp on one card with its own memory, or there are several requests.
     """
     group = group_of(request)
@@ -191,10 +191,10 @@ def divided(
 
 
 def _split(parts: Divided, capacity_bytes: float, gpu_layers: int | None, cpu_experts: int | None) -> Split:
-    """The division that is asked for, else the largest part on the card that fits.
+    """The requested split, else the one with the most on the card that fits.
 
     Raises:
-        SpecError: The model has fewer layers.
+        SpecError: The model has fewer layers than requested.
     """
     if gpu_layers is None and cpu_experts is None:
         return parts.largest(capacity_bytes)
@@ -209,7 +209,7 @@ def _each_alone(group: Group, host: DeviceProfile) -> tuple[CostEstimate, CostEs
     """Estimates of the whole model on the card, and on the host.
 
     Raises:
-        Unsupported: One of them lacks a rate.
+        Unsupported: The card or the host lacks a rate.
     """
     setting = group.setting
     if setting.runtime.name == DIVIDES[1]:  # the host does not compute with Vulkan
@@ -224,7 +224,7 @@ def _each_alone(group: Group, host: DeviceProfile) -> tuple[CostEstimate, CostEs
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TokenTimes:
-    """Seconds of a token on the card, on the host, and between them."""
+    """Seconds per token on the card, on the host, and for transfers between them."""
 
     card_s: float
     host_s: float
@@ -232,7 +232,7 @@ class TokenTimes:
 
     @property
     def token_s(self) -> float:
-        """All of it."""
+        """Total seconds per token."""
         return self.card_s + self.host_s + self.crossed_s
 
 
@@ -247,7 +247,7 @@ def _token_times(parts: Divided, split: Split, card: CostEstimate, other: CostEs
 
 
 def _lacking(parts: Divided, split: Split, device: DeviceProfile, host: DeviceProfile) -> str:
-    """Says what card or host lack to hold their parts; empty where they hold them."""
+    """Message on memory that card or host lack for their parts; empty if both have enough."""
     needed, kept = sum(parts.on_card(split).values()), parts.on_host(split)
     if needed > device.usable_bytes:
         best = said(parts.largest(device.usable_bytes), parts)
@@ -259,7 +259,7 @@ def _lacking(parts: Divided, split: Split, device: DeviceProfile, host: DevicePr
 
 
 def remark(request: Request) -> str:
-    """Part of a model that a card would hold if it does not fit, and its speed; empty if llama.cpp cannot."""
+    """For a model that does not fit on a card: the part that would fit, and the speed with the rest on the host."""
     try:
         found = divided(request)
     except Unsupported:
@@ -281,7 +281,7 @@ def said(split: Split, parts: Divided) -> str:
 
 
 def _share(cost: OpCost, shares: tuple[float, float, float]) -> float:
-    """The card's share of an operator's calls; parts outside the layers are where the output matrix is."""
+    """The card's share of an operator's calls; parts outside the layers count as being with the output matrix."""
     layers, experts, head = shares
     if not cost.place.startswith("layers"):
         return head
@@ -289,7 +289,7 @@ def _share(cost: OpCost, shares: tuple[float, float, float]) -> float:
 
 
 def _crossings(parts: Divided, split: Split) -> int:
-    """Transfers of a token's hidden state: two per layer with experts on the host, one between host and card layers."""
+    """Transfers of the hidden state per token: two per layer with host experts, one from host to card layers."""
     layers = min(split.layers, parts.depth)
     lonely = max(split.cpu_experts - (parts.depth - layers), 0) if parts.experts else 0
     return 2 * lonely + (1 if layers else 0) + (1 if layers and split.layers <= parts.depth else 0)
@@ -298,14 +298,14 @@ def _crossings(parts: Divided, split: Split) -> int:
 def _prompt_s(
     tokens: int, parts: Divided, split: Split, card: CostEstimate, other: CostEstimate, device: DeviceProfile
 ) -> float:
-    """Seconds of the prompt: on the card, which receives the host's weights; short prompts where the weights are."""
+    """Seconds of the prompt: on the card, which receives the host's weights; or, if short, where the weights are."""
     shares = parts.shares(split)
     if tokens < LEAST_SENT:
         pairs = zip(card.prefill, other.prefill, strict=True)
         return sum(a.latency_s * _share(a, shares) + b.latency_s * (1 - _share(a, shares)) for a, b in pairs)
     layers = parts.on_host(split) - parts.head * (
         1 - shares[2]
-    )  # the output matrix is used for one token, where it is stored
+    )  # the output matrix is only needed for one token; it runs where it is stored
     sent = math.ceil(tokens / UBATCH) * layers
     return card.ttft_s + sent / (PAGED_SHARE * device.link("host").bandwidth.number)
 

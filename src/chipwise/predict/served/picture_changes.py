@@ -1,4 +1,4 @@
-"""Ways to make an image faster: a few changes, each priced by the law of the image itself."""
+"""Ways to generate an image faster: a few changes, each priced by the law that prices the image."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from chipwise.predict.served.served_energy import constants
 from chipwise.predict.whole_runs.diffusion import Picture, picture_law
 from chipwise.predict.whole_runs.sums import value_of
 
-DISTILLED = 4  # steps of models distilled to few steps
+DISTILLED = 4  # steps of a few-step distilled model
 LEAST = 1.02  # least speed-up worth showing
 
 
@@ -28,7 +28,7 @@ class Change:
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class PictureExplanation(Result):
-    """Parts of an image's time, and the changes that shorten it, largest first."""
+    """The parts of an image's time, and changes that shorten it, largest speedup first."""
 
     estimate: RunEstimate
     changes: tuple[Change, ...]
@@ -47,7 +47,7 @@ class PictureExplanation(Result):
 def explain_pictures(
     model: str, *, device: str, steps: int | None = None, batch: int = 1, devices: int = 1
 ) -> PictureExplanation:
-    """Explains the time of a batch of images of the usual size. Arguments as of ``picture_of``."""
+    """Explains the time of a batch of images of the usual size. The arguments are those of ``picture_of``."""
     picture = picture_of(model, device=device, steps=steps, batch=batch, devices=devices)
     now = _each_s(picture)
     priced = [Change(what=what, times=now / _each_s(other), why=why) for what, why, other in _others(picture)]

@@ -28,7 +28,7 @@ SIZES = {
     "first": (512, 512, 1, 50),
     "second": (768, 768, 1, 50),
 }
-"""Default height, width, frames and steps: those of most published runs, or those the model was made for."""
+"""Default height, width, frames and steps: those of most published runs, or those for which the model was trained."""
 
 
 def picture_of(
@@ -43,16 +43,16 @@ def picture_of(
     devices: int = 1,
     runtime: str | None = None,
 ) -> Picture:
-    """The request for a batch of images, or of videos, that a diffusion transformer makes.
+    """The request for a batch of images or videos from a diffusion transformer.
 
     Args:
-        model: A name that holds one of ``predict.diffusion.KNOWN``.
-        device: A data sheet, by name or itself.
-        height: Pixels; 1024 of an image and 480 of a video if it is not given.
-        width: Pixels; 1024 and 832.
-        frames: Of a video, 81; 1 makes an image.
-        steps: Of denoising; 28 and 50, 4 of models that were distilled for few.
-        batch: Images or videos.
+        model: A name that contains one of ``predict.whole_runs.diffusion.KNOWN``.
+        device: A data sheet or its name.
+        height: Pixels; default 1024 for images, 480 for videos.
+        width: Pixels; default 1024 for images, 832 for videos.
+        frames: Default 1 for images, 81 for videos.
+        steps: Denoising steps; default 28 for images, 50 for videos, 4 for few-step distilled models.
+        batch: Number of images or videos.
         devices: Devices over which each image's positions are split.
         runtime: Only ``diffusers``.
 
@@ -161,14 +161,14 @@ MEANINGS = {
     "exchange": "exchange between devices",
     "exchanges": "waiting for exchanges",
 }
-"""Meaning of each summand of the law in words."""
+"""Description of each summand of the law."""
 
 
 def shares_of(picture: Picture) -> dict[str, float]:
     """The share of a batch's seconds that goes to each of :data:`MEANINGS`, by the fitted rates."""
     terms = constants()["pictures_s"].terms()
     seconds = {amount.terms[0][0]: float(value_of([amount], terms)) for amount in picture_law(picture)}
-    hidden = min("products", "launches", key=lambda name: seconds[name])  # the slower of these decides
+    hidden = min("products", "launches", key=lambda name: seconds[name])  # the shorter one is hidden
     total = sum(value for name, value in seconds.items() if name != hidden)
     return {
         meaning: seconds[name] / total for name, meaning in MEANINGS.items() if name != hidden and seconds.get(name)
@@ -179,18 +179,18 @@ def _halfwidth(law: str, situation: str, place: str) -> float:
     held = constants()[law]
     if (
         f"{situation}|*" not in held.halfwidths
-    ):  # there is no fit without a vendor, so the widest is that without a device
+    ):  # no fold leaves a vendor out, so the widest half-width is that of unseen devices
         situation = "sibling"
     return held.halfwidth(situation, place)
 
 
 def _far(sheet: DeviceProfile) -> bool:
-    """Whether the device is unlike the fitted ones (NVIDIA's data-centre GPUs with HBM)."""
+    """Whether the device differs from the fitted kind (NVIDIA's data-centre GPUs with HBM)."""
     return sheet.vendor not in constants()["pictures_s"].vendors or not sheet.level("dram").technology.startswith("HBM")
 
 
 def _check_memory(model: str, picture: Picture) -> None:
-    """Refuses a transformer whose weights alone exceed the memory.
+    """Checks that the transformer's weights fit in memory.
 
     Raises:
         DoesNotFit: The weights exceed the memory.

@@ -1,11 +1,11 @@
-"""Lowers ranking models: item tables (sharded or not), a request's attention, and scores.
+"""Lowers ranking models: item tables (sharded or not), attention over a request, and scores.
 
-Each device answers its own requests. If the tables are sharded, the rows that its requests need are on all devices:
-item numbers are sent in one all-to-all, and rows come back in another.
+Each device answers separate requests. If the tables are sharded, the needed rows are spread over all devices: item
+numbers are sent in one all-to-all, and rows come back in another.
 
 References:
-    Tables divided over devices, all else replicated: Naumov et al. 2019, DLRM, arXiv:1906.00091, section 4.1.
-    The history once for all candidates: Zhai et al. 2024, arXiv:2402.17152, section 3.3 (M-FALCON).
+    Tables sharded over devices, everything else replicated: Naumov et al. 2019, DLRM, arXiv:1906.00091, section 4.1.
+    Computing the history once for all candidates: Zhai et al. 2024, arXiv:2402.17152, section 3.3 (M-FALCON).
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ ID_BYTES = 4  # bytes of an item number sent to the device with its row
 
 
 def stem(setting: Setting, step: Step) -> Iterator[PlacedOp]:
-    """The items of a request; data-parallel copies of the rest share the tables."""
+    """The item embeddings of a request; data-parallel replicas share sharded tables."""
     own = setting.arch.stem_as(RankingStem)
     for part in items(replace(own, shards=max(own.shards, setting.plan.dp)), setting, step):
         yield part.inside("stem")
@@ -55,7 +55,7 @@ def items(stem: RankingStem, setting: Setting, step: Step) -> Iterator[PlacedOp]
         yield rows("tags", step.tokens * stem.bag, stem.tags)
         bag = PoolOp(batch=step.tokens, positions=stem.bag, width=width, activations=formats.activations)
         yield PlacedOp(place="bag", op=bag)
-    if stem.shards > 1:  # tags are summed on the device that has their rows
+    if stem.shards > 1:  # tags are summed on the devices that hold their rows
         yield _exchange("rows", setting.activation_bytes(step.tokens * width * (2 if stem.bag else 1)), stem, setting)
     if stem.width:
         yield setting.plain_matmul("projection", step.tokens, stem.values, arch.d_model, bias=stem.bias)

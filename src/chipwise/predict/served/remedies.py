@@ -17,13 +17,13 @@ Field = Literal["weights", "tp", "batch"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Remedy:
-    """Fields of a request with their new values."""
+    """A change that may make a request fit: fields with their new values."""
 
     changes: tuple[tuple[Field, str | int], ...]
 
     @classmethod
     def of(cls, field: Field, value: str | int) -> Remedy:
-        """One field with its new value."""
+        """A remedy that changes one field."""
         return cls(changes=((field, value),))
 
     @property
@@ -52,8 +52,8 @@ class Remedy:
 def remedies_of(
     *, runtime: Runtime, device: DeviceProfile, weights: str | None, tp: int, batch: int
 ) -> Sequence[Sequence[Remedy]]:
-    """Narrower weights that the runtime reads, more devices where the chip comes in several, and fewer requests in
-    flight: lists with the smallest change first.
+    """Lists of remedies, each with the smallest change first: narrower weights that the runtime reads, more devices (if
+    the chip can be combined), and fewer requests in flight.
     """
     most = most_devices(device, runtime)
     return (
@@ -64,6 +64,6 @@ def remedies_of(
 
 
 def together(sorts: Sequence[Sequence[Remedy]]) -> list[Remedy]:
-    """Proposes narrower weights on several devices, if neither alone is enough."""
+    """Remedies that combine narrower weights with more devices, if neither alone is enough."""
     weights, devices, _ = sorts
     return [Remedy(changes=(*each.changes, *devices[-1].changes)) for each in weights] if devices else []

@@ -35,16 +35,16 @@ IMAGE_SIZE = (1024, 768)
 """Default width and height of a request's images in pixels."""
 MAX_IMAGES = 10_000
 MAX_TOKENS = 100_000_000
-"""Upper limit on prompt tokens, new tokens and requests in flight; a larger number must be a mistake."""
+"""Upper limit on prompt tokens, new tokens and requests in flight; larger numbers are treated as mistakes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
-    """One row of a table. ``batch`` is the number of requests in flight over all attention replicas.
+    """A request for an estimate. ``batch`` is the number of requests in flight over all attention replicas.
 
     ``cached_tokens`` of each prompt are in the cache and not recomputed; memory is counted as if each request had its
     own copy. Layers numbered in ``wide_layers`` keep their matrices in the format of the activations. With ``images``,
-    their tokens are added to the prompt, and the vision tower is kept in memory and run.
+    their tokens are added to the prompt, and the vision tower is held in memory and run.
     """
 
     model: str | Path | ArchSpec
@@ -89,12 +89,12 @@ class Request:
 
 
 def listening(model: str | Path | ArchSpec, audio_s: float | None) -> tuple[str | Path | ArchSpec, float]:
-    """Adapts the model to ``audio_s`` seconds of sound; returns it, and the seconds that a tower reads.
+    """Adapts the model to ``audio_s`` seconds of sound; returns the model and the seconds that a tower reads.
 
-    If the model has an audio stem, the sound is the whole request; None means its usual length.
+    If the model has an audio stem, the sound is the whole request, and None means its usual length.
 
     Raises:
-        SpecError: The model does not take audio, or not of this length.
+        SpecError: The model does not take audio, or not audio of this length.
     """
     if audio_s is None:
         return model, 0.0
@@ -116,7 +116,7 @@ class Resolved:
 
     setting: Setting
     device: DeviceProfile
-    weights: str | None  # as named, or the chip's default; None for the checkpoint's own 16 bits
+    weights: str | None  # as named, or the chip's default; None for the checkpoint's 16-bit format
 
 
 def resolved(request: Request) -> Resolved:
@@ -253,7 +253,7 @@ def _model(name: str, changed: int) -> ArchSpec:
 
 
 def taken_for(model: object, device: object = None) -> list[str]:
-    """Notes on model and device: how ambiguous names were read, and which fields were not read."""
+    """Notes on model and device: how ambiguous names were interpreted, and which config fields were not read."""
     found: list[str | None] = []
     if isinstance(model, str | Path):
         place, like = alike.split(model)
@@ -304,5 +304,5 @@ def _formats(
 
 
 def problem_of(error: ChipwiseError) -> str:
-    """An error's message as the cell of a table."""
+    """An error's message as a table cell."""
     return " ".join(str(error).split())

@@ -1,4 +1,4 @@
-"""Lowers the stem of classifiers of texts: rows of the table of words, the matrix behind them, and positions."""
+"""Lowers the stem of text classifiers: look-ups in the word table, the matrix after them, and positions."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from chipwise.predict.served.setting import PlacedOp, Setting, Step
 
 
 def stem(setting: Setting, step: Step) -> Iterator[PlacedOp]:
-    """Each word's row; where rows are narrow the matrix; each position's row."""
+    """Word look-ups, the matrix if rows are narrow, and position look-ups."""
     own = setting.arch.stem_as(SentenceStem)
     d, formats = setting.arch.d_model, setting.formats
     kept = {"weights": formats.table, "activations": formats.activations}

@@ -1,8 +1,8 @@
 """Power, time and energy of models under continuous load, by laws fitted to the boards' own power counters.
 
-Seconds per token are those of a step divided by its requests, including their share of prompts; the step is a sum of
-quantities over rates fitted to whole runs of vLLM on H100 and B200 (``predict/sums``). Power follows from the resulting
-utilisation of memory and arithmetic, energy from both.
+Seconds per token are those of a step divided by its requests, including their share of prompts; the step's time is a
+sum of amounts of work over rates fitted to whole runs of vLLM on H100 and B200 (``predict/whole_runs/sums.py``). Power
+follows from the resulting utilisation of memory and arithmetic, energy from both.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ from chipwise.predict.whole_runs.sums import Amount, Constants, Law, named, valu
 
 DATA = Path(__file__).parent / "data" / "energy.json"
 LAWS = ("tokens_s", "tokens_w", "tokens_j", "pictures_s", "pictures_w", "pictures_j")
-SORT = "lm-arena-chat"  # the kind of work used for requests of plain text
+SORT = "lm-arena-chat"  # the kind of work in the fitted runs that represents plain text requests
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepLoad:
-    """A model served on several devices: requests in flight, tokens of prompts and answers, the kind of work."""
+    """The load of a model on several devices: requests in flight, tokens per prompt and answer, kind of work."""
 
-    setting: Setting  # with the plan of one device's share
+    setting: Setting  # its plan describes one device's share
     device: DeviceProfile
     devices: int
     requests: int
@@ -47,7 +47,7 @@ class StepLoad:
 
     @property
     def levels(self) -> tuple[str, ...]:
-        """The deviations of a run's terms."""
+        """Names of the deviations that apply to a run's terms."""
         gpu, bits = self.device.name, self.setting.formats.weights
         experts = any(isinstance(layer.ffn, MixtureOfExperts) for layer in self.setting.arch.layers)
         kind = "experts" if experts else "dense"
@@ -61,7 +61,7 @@ class StepLoad:
 
 
 def shared(setting: Setting, devices: int) -> Setting:
-    """``setting`` with products split over as many of ``devices`` as divide the model."""
+    """``setting`` with products split over the largest number of ``devices`` that divides the model."""
     for tp in (devices, devices // 2, devices // 4, 1):
         if tp >= 1:
             try:
@@ -73,7 +73,7 @@ def shared(setting: Setting, devices: int) -> Setting:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TokenWork:
-    """One device's work for one step of all requests and its share of prompts, in seconds at full rates."""
+    """One device's work for one step of all requests, including its share of prompts, in seconds at full rates."""
 
     memory_s: float
     cache_s: float
@@ -86,7 +86,7 @@ class TokenWork:
 
     @classmethod
     def of(cls, load: StepLoad) -> TokenWork:
-        """The work of a load's mean step."""
+        """The work of a load's average step."""
         requests = load.held()
         batch, ones = np.array([max(1, round(requests))]), np.ones(1, np.int64)
         past = np.array([load.prompt_tokens + load.new_tokens // 2])
@@ -107,7 +107,7 @@ class TokenWork:
         )
 
     def shares(self, step_s: float) -> Shares:
-        """Shares of a step of ``step_s`` that use memory, compute and attention."""
+        """Shares of a step of ``step_s`` seconds that memory, compute and attention take."""
         return Shares(
             memory=(self.memory_s + self.cache_s) / step_s,
             compute=(self.decode_s + self.prompt_s) / step_s,
@@ -116,7 +116,7 @@ class TokenWork:
 
 
 def step_law(load: StepLoad, work: TokenWork) -> Law:
-    """The summands of the seconds of a mean step of all requests."""
+    """The summands of the seconds of an average step of all requests."""
     levels = load.levels
     task = f"task {load.sort}"
     law = [
@@ -137,7 +137,7 @@ def step_law(load: StepLoad, work: TokenWork) -> Law:
 
 @functools.cache
 def constants() -> dict[str, Constants]:
-    """The bundled constants, by law."""
+    """The bundled constants of each law."""
     held = json.loads(read_text(DATA))
     return {name: build(Constants, held[name], file=str(DATA)) for name in LAWS}
 
@@ -147,12 +147,12 @@ def served_power(
 ) -> dict[str, Predicted]:
     """Watts of all devices, and joules of a new token, at a constant number of requests in flight.
 
-    Prompts are processed in between, so the energy per token includes its share of a prompt.
+    Prompts are processed between steps, so the energy per token includes its share of a prompt.
 
     Args:
-        setting: Model, formats and plan, whose devices all draw power.
-        device: One of the devices.
-        requests: Requests in flight over all devices; fewer if memory does not hold them.
+        setting: Model, formats and plan; all devices of the plan draw power.
+        device: The kind of device.
+        requests: Requests in flight over all devices; reduced to those that fit in memory.
         prompt_tokens: Prompt tokens per request.
         new_tokens: New tokens per request.
 

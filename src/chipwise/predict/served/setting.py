@@ -1,4 +1,4 @@
-"""Inputs and outputs of lowering: the setting (model, plan, formats, runtime), the step, and the kernels."""
+"""Inputs and outputs of lowering: setting (model, plan, formats, runtime), step, and kernels."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from chipwise.predict.served.plan import Plan, check_plan
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Step:
-    """The work of one pass in each attention replica: a number of sequences and of new positions in each.
+    """The work of one pass in each attention replica: the number of sequences, and of new positions per sequence.
 
     Attributes:
         batch: Number of sequences.
@@ -47,7 +47,7 @@ class Step:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlacedOp:
-    """An operator: its place in the model, how many times a pass runs it, and with how many sets of weights."""
+    """An operator with its place in the model, how often a pass runs it, and the number of its weight sets."""
 
     place: str
     op: Op
@@ -55,14 +55,14 @@ class PlacedOp:
     owned: int = 1
 
     def inside(self, place: str, count: int = 1, owned: int | None = None) -> PlacedOp:
-        """A part repeated in ``count`` layers, of which ``owned`` have their own weights."""
+        """The operator repeated in ``count`` layers, of which ``owned`` have separate weights."""
         own = self.owned * (count if owned is None else owned)
         return PlacedOp(place=f"{place}.{self.place}", op=self.op, count=self.count * count, owned=own)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setting:
-    """Everything that lowering depends on, except the step. Its methods create the parts that all blocks share.
+    """Everything on which lowering depends, except the step. Its methods create operators that all blocks use.
 
     Raises:
         SpecError: A parallel degree does not divide the model."""
@@ -115,7 +115,7 @@ class Setting:
         yield PlacedOp(place="norm", op=op)
 
     def collective(self, collective: Collective, values: Size, devices: int) -> Iterator[PlacedOp]:
-        """Communication of activations among ``devices``; nothing for a single device."""
+        """A collective on activations among ``devices``; nothing for a single device."""
         if devices > 1:
             op = CollectiveOp(
                 collective=collective,

@@ -3,14 +3,14 @@
 A parameter takes 2 bytes of weight, 2 of gradient and 12 of optimiser (master weight and Adam's two moments). Each of N
 replicas holds 1/N of the optimiser's share from stage 1, of the gradients' from stage 2, of the weights' in stage 3.
 
-Per step, in vectors of all weights: stage 0 reduces the gradients on all (2 vectors sent). Stages 1 and 2 reduce and
-scatter them, and gather the new weights (1 + 1). Stage 3 gathers the weights before the forward and again before the
-backward pass, and reduces and scatters the gradients (1 + 1 + 1). Stages 2 and 3 do so for every microbatch, since no
-replica has room for all gradients; the weights of stage 2 are gathered once.
+Communication per step, in multiples of all weights: stage 0 all-reduces the gradients (2). Stages 1 and 2
+reduce-scatter them and all-gather the new weights (1 + 1). Stage 3 gathers the weights before the forward and again
+before the backward pass, and reduce-scatters the gradients (1 + 1 + 1). Stages 2 and 3 do so for every microbatch,
+since no replica has room for all gradients; in stage 2, weights are gathered only once.
 
 References:
     Rajbhandari et al. 2019, ZeRO, arXiv:1910.02054, sections 5 (memory) and 7 (communication).
-    Zhao et al. 2023, PyTorch FSDP, arXiv:2304.11277: units are gathered one ahead and freed after use.
+    Zhao et al. 2023, PyTorch FSDP, arXiv:2304.11277: units are gathered one in advance and freed after use.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from chipwise.model.ops.collective import Collective, CollectiveOp
 from chipwise.predict.kernels import times_of
 from chipwise.predict.served.plan import Plan, whole_number
 
-WEIGHT_BYTES, GRADIENT_BYTES, OPTIMISER_STATE_BYTES = 2.0, 2.0, 12.0  # per parameter
+WEIGHT_BYTES, GRADIENT_BYTES, OPTIMISER_STATE_BYTES = 2.0, 2.0, 12.0  # bytes per parameter
 STAGES = 3
 
 
@@ -31,7 +31,7 @@ def check_stage(zero: int, plan: Plan) -> None:
     """Checks that the states of ``plan`` can be sharded by stage ``zero``.
 
     Raises:
-        SpecError: There is no such stage, or its cost is not modelled.
+        SpecError: The stage does not exist, or its cost is not modelled.
     """
     whole_number(zero, "zero")
     if not 0 <= zero <= STAGES:
@@ -41,7 +41,7 @@ def check_stage(zero: int, plan: Plan) -> None:
 
 
 def states_bytes(parameters: float, zero: int, replicas: int) -> float:
-    """Bytes of weights, gradients and optimiser on one of ``replicas``."""
+    """Bytes of weights, gradients and optimiser states on one of ``replicas``."""
     optimiser, gradients, weights = (replicas if zero >= stage else 1 for stage in (1, 2, 3))
     each = OPTIMISER_STATE_BYTES / optimiser + GRADIENT_BYTES / gradients + WEIGHT_BYTES / weights
     return parameters * each
@@ -68,10 +68,10 @@ def communication_s(
     forward_s: float,
     backward_s: float,
 ) -> float:
-    """Seconds of a step's communication among replicas that computation does not hide.
+    """Seconds of a step's communication among replicas that are not hidden behind computation.
 
-    Communication for a pass overlaps with it; gathering new weights after the optimiser (stages 1, 2) overlaps with
-    nothing.
+    Communication for a pass overlaps with it; gathering new weights after the optimiser (stages 1 and 2) does not
+    overlap.
     """
     if plan.dp == 1:
         return 0.0

@@ -22,7 +22,7 @@ NOTHING = "neither a narrower format, nor more devices, nor fewer requests would
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fitting:
-    """A change that makes a request fit, and the bytes that it then needs on each device."""
+    """A change that makes a request fit, and the bytes that the request then needs on each device."""
 
     remedy: Remedy
     needed_bytes: float
@@ -46,13 +46,13 @@ class Fitting:
 class Shortage:
     """A request that does not fit: needed and available bytes on each device, and alternatives."""
 
-    said: str  # the missing memory and its contents, in words
+    said: str  # message with the missing memory and its contents
     devices: int
     needed_bytes: float
-    held_said: str  # available memory in words
+    held_said: str  # text for the available memory
     fitting: tuple[Fitting, ...]
-    chip: str | None  # the smallest chip that fits it, if no change does
-    limit_mib: int | None = None  # macOS limit on GPU memory with which it fits
+    chip: str | None  # the smallest chip on which it fits, if no change helps
+    limit_mib: int | None = None  # limit on GPU memory in macOS with which it fits
 
     @property
     def line(self) -> str:
@@ -78,7 +78,7 @@ class Shortage:
 
 
 def would_fit(fitting: Sequence[Fitting]) -> str:
-    """Text with the options of the changes that fit."""
+    """Text that lists the changes that fit, with their options."""
     return f"{' or '.join(each.remedy.option for each in fitting)} would fit" if fitting else NOTHING
 
 
@@ -97,10 +97,10 @@ def shortage_text(group: Group, memory: DeviceMemory, i: int) -> str | None:
 
 
 def shortages(requests: Sequence[Request]) -> list[Shortage | None]:
-    """Missing memory of each request, with the smallest changes that help; None if it fits or has an error.
+    """The shortage of each request, with the smallest changes that help; None if the request fits or has an error.
 
     Narrower weights, more devices and fewer requests in flight are tried, each with the smallest change first; then
-    narrower weights on more devices.
+    narrower weights together with more devices.
     """
     groups, _ = grouped(requests)
     short: dict[int, tuple[Group, DeviceMemory, int, str]] = {}
@@ -120,7 +120,7 @@ def changes_that_fit(requests: Sequence[Request]) -> list[tuple[Fitting, ...]]:
     """The smallest change of each kind with which a request fits.
 
     Raises:
-        ChipwiseError: A request is wrong.
+        ChipwiseError: The request is wrong.
     """
     groups, errors = grouped(requests)
     if errors:
@@ -179,7 +179,7 @@ def _first_fitting(
         for place, sort in left.items():
             if (fitting := _first_that_fits(requests[place[0]], sort)) is not None:
                 tried[place] = fitting
-        # pricing reveals formats without a rate on the device; all are priced together
+        # only pricing reveals formats for which the device has no rate; all are priced together
         doubtful = [place for place, (each, group) in tried.items() if _may_lack_a_rate(each.remedy, group)]
         priced = dict(zip(doubtful, cost_groups([tried[place][1] for place in doubtful]), strict=True))
         found |= {place: each for place, (each, _) in tried.items() if not isinstance(priced.get(place), Unsupported)}
@@ -192,7 +192,7 @@ def _after(sort: Sequence[Remedy], tried: Remedy) -> Sequence[Remedy]:
 
 
 def _first_that_fits(request: Request, sort: Sequence[Remedy]) -> tuple[Fitting, Group] | None:
-    """The first change that memory allows, and the request with it."""
+    """The first change with which the request fits in memory, and the changed request."""
     for remedy in sort:
         groups, errors = grouped([request.but(**dict(remedy.changes))])
         if errors:
@@ -211,7 +211,7 @@ def _may_lack_a_rate(remedy: Remedy, group: Group) -> bool:
 
 
 def _chip(group: Group, needed_bytes: float) -> str | None:
-    """The chip with the least memory that holds ``needed_bytes``, preferably of the same vendor and kind."""
+    """The chip with the smallest memory that holds ``needed_bytes``, preferably of the same vendor and kind."""
     device = group.device
 
     def far(other: DeviceProfile) -> tuple[bool, bool, float]:

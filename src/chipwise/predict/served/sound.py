@@ -18,15 +18,15 @@ def stem(setting: Setting, step: Step) -> Iterator[PlacedOp]:
 
 
 def frames(block: SoundStem, setting: Setting, batch: Size) -> Iterator[PlacedOp]:
-    """The same of any stem, such as an encoder's; ``setting`` is that of the layers behind it."""
+    """The operators of any audio stem, such as an encoder's; ``setting`` is that of the layers after it."""
     for part in _frames(block, setting, batch):
         yield part.inside("stem")
 
 
 def _frames(block: SoundStem, setting: Setting, batch: Size) -> Iterator[PlacedOp]:
-    """Convolutions with norms and activations, the matrix into the model's width, and positions.
+    """Convolutions with norms and activations, the matrix to the model's width, and positions.
 
-    ``setting`` is that of the following layers. The activation after a convolution is a separate kernel.
+    ``setting`` is that of the layers after the stem. The activation after a convolution is a separate kernel.
     """
     formats, d = setting.formats, setting.arch.d_model
     areas = block.areas()

@@ -1,10 +1,10 @@
-"""A law for passes of serving engines on chips without kernel timings, fitted to whole runs.
+"""A law for passes of serving engines on chips without kernel timings; it is fitted to whole runs.
 
 Kernels of vLLM and similar engines were only timed on NVIDIA's GPUs. For other vendors' chips only whole runs are
-known: batches of equal requests that start together, timed until the last has ended. Their time is a sum of quantities
-from lowering and the data sheet over fitted rates (``predict/sums``): reading weights, multiplying, reading the cache,
-collectives, and host time per step, kernel and sequence. Rates have a common term and deviations by engine, vendor,
-device, and engine with a number of devices.
+known: batches of equal requests that start together, timed until the last has ended. Their time is a sum of amounts of
+work (from lowering and the data sheet) over fitted rates (``predict/whole_runs/sums.py``): reading weights,
+multiplying, reading the cache, collectives, and host time per step, kernel and sequence. Rates have a common term and
+deviations by engine, vendor, device, and engine with number of devices.
 """
 
 from __future__ import annotations
@@ -32,18 +32,18 @@ from chipwise.predict.whole_runs.sums import Amount, Constants, load, named, val
 
 DATA = Path(__file__).parent / "data" / "stacks.json"
 MOST_SEQUENCES = 256  # --max-num-seqs
-FREE_SHARE = 0.9  # share of the memory for weights and cache
+FREE_SHARE = 0.9  # share of memory for weights and cache
 WORKSPACE_BYTES = 1e9
 MEAN_HELD = 1.8  # mean cached positions of a sequence relative to its prompt
 BUILT_ALIKE = {"vllm": "vllm", "sglang": "vllm", "deepspeed": "deepspeed"}
-"""Engines, each with the engine in the runs whose terms it uses."""
-ONE_REQUEST = ("llama.cpp",)  # in its runs, the batch is the number of prompt positions per pass
-UNLISTED_LINK = 50e9  # bytes/s between devices whose sheet lists no link
+"""For each engine, the engine in the runs whose terms it uses."""
+ONE_REQUEST = ("llama.cpp",)  # in llama.cpp's runs, the batch is the number of prompt positions per pass
+UNLISTED_LINK = 50e9  # bytes/s, if the sheet lists no link between devices
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Where:
-    """Inputs of the terms of a run."""
+    """Engine and devices of a run, which determine its terms."""
 
     stack: str
     device: DeviceProfile
@@ -51,14 +51,14 @@ class Where:
 
     @property
     def levels(self) -> tuple[str, ...]:
-        """The deviations of a run's terms, from the most to the least general."""
+        """Names of the deviations that apply to a run's terms, from the most general to the most specific."""
         device, several = self.device.name, f"tp{self.devices}"
         own = f"{device}|{self.stack}"
         return self.stack, self.device.vendor, device, own, several, f"{own}|{several}"
 
     @property
     def place(self) -> str:
-        """The device with its engine."""
+        """The device with its engine, the key of half-widths."""
         return f"{self.device.name}|{self.stack}"
 
 
@@ -66,9 +66,9 @@ class Where:
 class Work:
     """Work of a pass's kernels on one device, by kind; one value per request."""
 
-    weight_bytes: Float64Array  # weights of products and experts
+    weight_bytes: Float64Array  # bytes of weights of products and experts
     product_flops: Float64Array
-    cache_bytes: Float64Array  # traffic of attention and of all kernels between products
+    cache_bytes: Float64Array  # bytes moved by attention and by other kernels between products
     attention_flops: Float64Array
     collective_bytes: Float64Array
     collectives: float
@@ -192,9 +192,9 @@ def served_where(setting: Setting, device: DeviceProfile) -> Where | None:
 
 
 def prices(runtime: Runtime, arch: ArchSpec, device: DeviceProfile) -> bool:
-    """Whether this law prices a model's passes: decoders in served engines, off NVIDIA's GPUs, on chips with HBM.
+    """Whether this law prices a model's passes: decoders in serving engines, on chips with HBM that are not NVIDIA's.
 
-    Consumer chips are too different from the chips in the runs.
+    Consumer chips differ too much from the chips in the runs.
     """
     if runtime.name not in BUILT_ALIKE or not arch.causal or arch.encoder:
         return False
@@ -203,7 +203,7 @@ def prices(runtime: Runtime, arch: ArchSpec, device: DeviceProfile) -> bool:
 
 
 def held_situation(where: Where, fold: str | None = None) -> tuple[Situation, float]:
-    """Novelty of engine and device for the fit, and half of the 90 % interval of a run there, as a logarithm."""
+    """Situation of engine and device in the fit, and half of the 90 % interval of a run, as a logarithm."""
     held, device = constants(), where.device
     left_out = (fold or "none").partition(":")[0]
     found = held.situation(

@@ -49,8 +49,8 @@ class Pass:
 class PassTimes:
     """Times of a pass, kernel by kernel.
 
-    ``figures`` has one row of ``kernel_times.FIGURES`` for each part and request; ``counts`` says how often a pass runs
-    each part, in the row of its class.
+    ``figures`` has the values of ``kernel_times.FIGURES`` for each part and request; ``counts`` says how often a pass
+    runs each part, in the row of the part's class.
     """
 
     parts: tuple[PlacedOp, ...]
@@ -92,10 +92,10 @@ class PassTimes:
         return total
 
     def busy_s(self, *classes: str, scale: float = 1.0) -> Float64Array:
-        """Seconds of kernels of some ``CLASSES`` without launches, which a captured graph hides; at least the limits.
+        """Seconds of kernels of some ``CLASSES`` without launches, which captured graphs hide; never below the limits.
 
-        A kernel's floor is its time before any work (its launch, a separate quantisation kernel). ``scale`` is the
-        ratio of a kernel's time in serving to its time alone. No kernel is faster than the chip's rates allow.
+        A kernel's floor is its time without any work (its launch, a separate quantisation kernel). ``scale`` is a
+        kernel's time in serving over its time measured alone. No kernel is faster than the chip's rates allow.
         """
         limit = np.maximum(self.figure("compute_s"), self.figure("memory_s"))
         total: Float64Array = self._counts(classes) @ np.maximum(
@@ -110,7 +110,7 @@ class PassTimes:
 
     @property
     def log_halfwidth(self) -> Float64Array:
-        """Log half-width of the sum's 90 % interval, with fully correlated errors of its kernels."""
+        """Log half-width of the sum's 90 % interval, assuming fully correlated errors of kernels."""
         spread: Float64Array = self.counts.sum(axis=0) @ (self.kernel_s * self.figure("log_halfwidth"))
         return spread / self.latency_s
 
@@ -118,7 +118,7 @@ class PassTimes:
     def situation(self) -> Situation:
         """The worst situation (seen, sibling, unseen) among products, attention and experts, which dominate the time.
 
-        Grouped products of latent attention's heads were never measured and do not count.
+        Grouped products for the heads of latent attention were never measured and do not count.
         """
         order: tuple[Situation, ...] = ("unseen", "sibling", "seen")
         fitted = [
@@ -130,7 +130,7 @@ class PassTimes:
 
 
 def kept_in_caches(parts: Sequence[PlacedOp], figures: Float64Array, device: DeviceProfile) -> Float64Array:
-    """Times of kernels on CPU cores, with savings by cache hits between passes."""
+    """Times of kernels on CPU cores, reduced by cache hits between passes."""
     counts = np.array([part.count for part in parts], float)
     memory_s = figures[FIGURES.index("memory_s")]
     total_s = counts @ memory_s

@@ -1,4 +1,4 @@
-"""Estimates for whole tables: each row gets an answer or the reason why there is none.
+"""Estimates for whole tables: each row gets an answer, or the reason why there is none.
 
 Rows that share model, device, runtime, formats and plan are priced together.
 """
@@ -24,7 +24,7 @@ from chipwise.predict.served.plan import node_plan
 from chipwise.predict.served.request import IMAGE_SIZE, Request, listening, problem_of, taken_for
 from chipwise.predict.served.shortage import shortage_text
 
-_COLUMN = {"prompt_tokens": "isl", "new_tokens": "osl"}  # columns with other names than a request's fields
+_COLUMN = {"prompt_tokens": "isl", "new_tokens": "osl"}  # columns whose names differ from a request's fields
 ASKED = ("row_id", "model", "device", "runtime", "weights", "kv", "tp", "pp", "ep", "dp", "batch", "isl", "osl")
 ALSO_ASKED = ("images", "image_size", "audio_s")
 """Columns for images and sound per request; written only if the table has them."""
@@ -82,7 +82,7 @@ def _no_collection() -> Iterator[None]:
 
 
 def estimate_rows(rows: Sequence[Mapping[str, str]], *, fold: str | None = None) -> list[dict[str, object]]:
-    """The rows in order, with their answers. ``error`` is the reason why a row has none, else empty."""
+    """The rows in order, with their answers. ``error`` is the reason why a row has no answer, else empty."""
     answers: list[dict[str, object]] = [{**row, "error": ""} for row in rows]
     requests: list[Request] = []
     places: list[int] = []
@@ -122,7 +122,7 @@ def _answer(
 
 
 def _fitting(answers: list[dict[str, object]], places: Sequence[int], group: Group) -> Group | None:
-    """The group with as many concurrent requests as fit; rows where none fits get the reason."""
+    """The group with as many concurrent requests as fit; rows in which none fits get the reason."""
     try:
         memory = memory_of(group)
     except Unsupported as error:
@@ -204,7 +204,7 @@ def _fill(
     cost: GroupCost,
     energy: Energies | Unsupported,
 ) -> None:
-    generates = cost.group.generates  # a text encoder has no tpot_s; the interval is that of its pass
+    generates = cost.group.generates  # a text encoder has no TPOT; the interval is that of its pass
     factor = np.exp(cost.log_halfwidth)
     try:
         rate = cost.group.device.price_usd_per_s * cost.group.setting.plan.devices

@@ -1,18 +1,18 @@
-"""Seconds of a pass by a taught profile: the arithmetic shared by teaching and predicting.
+"""Seconds of a pass by a taught profile: the formulas shared by teaching and predicting.
 
 The data sheet's prediction of a pass is a sum over groups of operators (``TERMS``). A profile has a factor for each
 group, a common factor, and a smooth factor that depends on features of the pass (``FIGURES``):
 
     ln t = ln Σ units_g · z_g · exp(u_g)  +  c  +  Σ labels  +  r(figures)
 
-The logarithms u, c, labels and r have normal priors with mean 0, which is the data sheet's own prediction. A few extra
-groups stand for costs that the sheet may omit (``EXTRA``): per byte, per operation, per kernel and per pass. They start
-at ``EXTRA_SHARE`` of a typical pass and may grow to all of it. The smooth part is a Gaussian process on ``points`` of
-the table, whose variance away from them is kept.
+The logarithms u, c, labels and r have normal priors with mean 0, which gives the data sheet's prediction. A few extra
+groups (``EXTRA``) represent costs that the sheet may omit: per byte, per operation, per kernel and per pass. They start
+at ``EXTRA_SHARE`` of a typical pass and may grow to the whole pass. The smooth part is a Gaussian process on ``points``
+of the table; its variance far from them is kept.
 
 References:
     Rasmussen and Williams 2006, Gaussian Processes for Machine Learning, sections 2.7 (a process with basis functions)
-    and 8.3.4 (subset of regressors, here with its missing variance added back).
+    and 8.3.4 (subset of regressors, here with the missing variance added).
 """
 
 from __future__ import annotations
@@ -52,9 +52,9 @@ class PassSums:
     """Features of passes for a profile, each (passes, …).
 
     Attributes:
-        terms: Seconds of each of ``TERMS`` by the data sheet; extras in seconds or counts.
+        terms: Seconds of each of ``TERMS`` by the data sheet; ``EXTRA`` groups in seconds or counts.
         figures: ``FIGURES`` of each pass.
-        labels: Names of the factors on whole passes, the same for all passes.
+        labels: Names of the factors on a whole pass, the same for all passes.
     """
 
     terms: Float64Array
@@ -69,8 +69,8 @@ class PassSums:
 
 
 def basis(figures: Float64Array, points: Float64Array, *, amplitude: float, reach: float) -> Float64Array:
-    """(passes, points): the smooth part as independent standard normals see it. Rows have a length below ``amplitude``;
-    what is missing is the variance that no point explains.
+    """Basis functions of the smooth part, (passes, points), with independent standard normal weights. Rows have a
+    length below ``amplitude``; the difference is variance that no point explains.
     """
     if not len(points):
         return np.zeros((len(figures), 0))
@@ -94,16 +94,16 @@ def label_names(phase: str, runtime: str, weights: str, variant: str) -> tuple[s
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PassTimesTaught:
-    """A profile's answer for passes, each (passes,)."""
+    """A profile's prediction for passes; arrays are (passes,) unless stated otherwise."""
 
     seconds: Float64Array
-    slopes: Float64Array  # (passes, logarithms): derivative of ln(seconds) by the learnt logarithms
-    own: Float64Array  # variance of ln(seconds) independent of the learnt logarithms
+    slopes: Float64Array  # (passes, logarithms): derivative of ln(seconds) with respect to the learnt logarithms
+    own: Float64Array  # (passes,): variance of ln(seconds) that does not depend on the learnt logarithms
     factors: Float64Array  # (passes, terms): factor of each group of ``GROUPS``; seconds per unit of ``EXTRA``
 
 
 def taught_seconds(teaching: Teaching, passes: PassSums) -> PassTimesTaught:
-    """Seconds of passes on the machine of ``teaching``, which must be based on at least one row."""
+    """Seconds of passes on the machine of ``teaching``, which must have at least one row."""
     known = _arrays(teaching)
     places = [teaching.labels.index(name) for name in passes.labels if name in teaching.labels]
     unseen = len(passes.labels) - len(places)
@@ -122,7 +122,7 @@ def taught_seconds(teaching: Teaching, passes: PassSums) -> PassTimesTaught:
 
 
 def deviation(teaching: Teaching, shares: Sequence[tuple[Float64Array, PassTimesTaught]]) -> Float64Array:
-    """Standard deviation of ln(measured / predicted) of a sum of passes, a measurement's own noise included.
+    """Standard deviation of ln(measured / predicted) for a sum of passes, including a measurement's noise.
 
     Args:
         teaching: The profile.
@@ -153,10 +153,10 @@ def _arrays(teaching: Teaching) -> _Arrays:
 
 
 def sequence(values: Float64Array) -> tuple[float, ...]:
-    """An array as a profile stores it."""
+    """An array in the form that a profile stores."""
     return tuple(float(f"{value:.9g}") for value in values)
 
 
 def matrix(values: Float64Array | Sequence[Float64Array]) -> tuple[tuple[float, ...], ...]:
-    """A matrix as a profile stores it, row by row."""
+    """A matrix in the form that a profile stores, row by row."""
     return tuple(sequence(row) for row in values)

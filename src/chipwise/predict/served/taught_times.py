@@ -74,7 +74,7 @@ def pass_sums(times: PassTimes, seconds: Float64Array, setting: Setting, phase: 
 
 
 def group_of(part: PlacedOp, rows: str) -> str:
-    """The group of ``GROUPS`` that a kernel belongs to, by ``few`` or ``many`` rows."""
+    """The group of ``GROUPS`` to which a kernel belongs; it depends on ``few`` or ``many`` rows."""
     kind = class_of(part.op.kind)
     if part.place == HEAD:
         return "head"
@@ -87,7 +87,7 @@ def group_of(part: PlacedOp, rows: str) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Corrected:
-    """A pass by the taught profile, with kernels scaled like their groups."""
+    """A pass corrected by the taught profile; kernels are scaled like their groups."""
 
     found: PassTimesTaught
     times: PassTimes
@@ -101,9 +101,9 @@ def corrected(teaching: Teaching, times: PassTimes, seconds: Float64Array, setti
 
 
 def _grown(times: PassTimes, found: PassTimesTaught) -> PassTimes:
-    """Kernel latencies times the factors of their groups, plus their share of the time that the sheet omits.
+    """Kernel latencies times the factors of their groups, plus a share of the time that the sheet omits.
 
-    Compute and memory times stay as in the sheet.
+    Compute and memory times keep the sheet's values.
     """
     figures = times.figures.copy()
     launch, latency = FIGURES.index("launch_s"), FIGURES.index("latency_s")

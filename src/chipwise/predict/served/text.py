@@ -1,4 +1,4 @@
-"""Lowers the ends of a model of tokens: the table, per-layer inputs, and the matrix over the vocabulary."""
+"""Lowers the parts of text models outside their layers: token table, per-layer inputs, and head."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from chipwise.predict.served.setting import PlacedOp, Setting, Step
 
 
 def stem(setting: Setting, step: Step) -> Iterator[PlacedOp]:
-    """Each token's row of the table."""
+    """Look-up of each token's row in the table."""
     formats, arch = setting.formats, setting.arch
     rows = -(-arch.vocab_size // setting.plan.tp)
     table = formats.head if arch.tie_embeddings else formats.table
@@ -19,7 +19,7 @@ def stem(setting: Setting, step: Step) -> Iterator[PlacedOp]:
 
 
 def layer_inputs(setting: Setting, step: Step) -> Iterator[PlacedOp]:
-    """Per-layer token embeddings, where there are any: a second table, a projection, and a gate in each layer."""
+    """Per-layer token embeddings, if there are any: a second table, a projection, and a gate in each layer."""
     arch, formats, width, tokens = setting.arch, setting.formats, setting.arch.stem.layer_inputs, step.tokens
     depth = len(arch.layers)
     if not width:
@@ -49,7 +49,7 @@ def layer_inputs(setting: Setting, step: Step) -> Iterator[PlacedOp]:
 
 
 def ends(setting: Setting, step: Step) -> Iterator[PlacedOp]:
-    """Logits of the last position, or of all, and the choice of a token; nothing behind an encoder."""
+    """Logits of the last position or of all positions, and the choice of a token; nothing for an encoder."""
     arch, plan = setting.arch, setting.plan
     rows = step.tokens if step.every_logit else step.batch
     if not arch.head.writes:

@@ -31,9 +31,10 @@ def of_tower(part: PlacedOp) -> bool:
 
 
 def tower_setting(tower: ArchSpec, setting: Setting) -> Setting:
-    """A tower in the runtime's format: that of activations, without unused layers.
+    """A tower in the activations' format, without unused layers.
 
-    It is split over the devices of a stage if its heads and widths divide evenly; otherwise each device has all of it.
+    It is split over the devices of a stage if its heads and widths divide evenly; otherwise each device holds the whole
+    tower.
     """
     projector = projector_of(tower)
     read = tower.layers[: len(tower.layers) - projector.unused_layers]
@@ -47,13 +48,13 @@ def tower_setting(tower: ArchSpec, setting: Setting) -> Setting:
 
 
 def projector_of(arch: ArchSpec) -> Projector:
-    """The projector of a tower, or before a question."""
+    """The projector of a tower, or of a model that answers questions about images."""
     asked = question_of(arch.stem)
     return arch.head_as(Projector) if asked is None else asked.projector
 
 
 def project(setting: Setting, step: Step) -> Iterator[PlacedOp]:
-    """The projector behind a tower's pass: pooling, joining, a norm, and matrices in turn."""
+    """The projector after a tower's pass: pooling, joining, a norm, and matrices."""
     arch, projector = setting.arch, projector_of(setting.arch)
     stem, d = arch.stem, arch.d_model
     rows = step.batch * (step.query_tokens - stem.prefix_tokens)

@@ -1,13 +1,13 @@
 """Estimates a training step from data sheets: forward, backward, optimiser, and memory.
 
-A product's backward pass is two products of the same size (for its inputs, for its weights); fused attention's takes
-2.5 times its forward pass; memory-bound operators take twice theirs. The loss passes over the logits of all positions.
-With activation checkpointing only the layers' inputs are kept, and their forward pass is run again.
+The backward pass of a product is two products of the same size (gradients of inputs and of weights); that of fused
+attention takes 2.5 times its forward pass, that of memory-bound operators twice. The loss is computed over the logits
+of all positions. With activation checkpointing only the layers' inputs are kept, and their forward pass is run again.
 
 References:
     Dao 2023, FlashAttention-2, arXiv:2307.08691, section 4.1: backward FLOPs are 2.5 times those of the forward pass.
-    Korthikanti et al. 2022, arXiv:2205.05198: what activations training keeps, and recomputation.
-    Narayanan et al. 2021, arXiv:2104.04473, section 2.2: one forward, one backward; its first stage keeps most.
+    Korthikanti et al. 2022, arXiv:2205.05198: activations kept in training, and recomputation. Narayanan et al. 2021,
+    arXiv:2104.04473, section 2.2: one-forward-one-backward schedule; the first stage keeps most activations.
     Micikevicius et al. 2017, arXiv:1710.03740: mixed precision with FP32 master weights.
 """
 
@@ -48,13 +48,13 @@ from chipwise.predict.served.steps import PassTimes, class_of
 OPTIMISER_BYTES = 30.0  # traffic per parameter: gradient, master and moments read; master, moments and weight written
 ATTENTION_BACKWARD = 2.5
 STREAM_BACKWARD = 2.0
-SUMMED = 8  # a matrix instruction sums over a multiple of this many tokens
+SUMMED = 8  # the inner dimension of matrix instructions: tokens are padded to a multiple of it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class TrainingEstimate(Result):
-    """Predicted cost of one optimiser step. Times in seconds, memory in bytes on the fullest device, tokens of all
-    devices. ``operators`` are the kernels of one device: forward, ``backward``, ``again`` (recomputation) and the
+    """Predicted cost of one optimiser step: times in seconds, memory in bytes on the fullest device, tokens over all
+    devices. ``operators`` are the kernels of one device: forward, ``backward``, ``again`` (recomputation) and
     optimiser.
     """
 
@@ -63,7 +63,7 @@ class TrainingEstimate(Result):
     backward_s: float
     recompute_s: float
     optimiser_s: float
-    communication_s: float  # time not hidden by computation
+    communication_s: float  # time that computation does not hide
     tokens_per_s: float
     mfu: float  # 6 FLOPs per active parameter and token, over the dense peak of all devices
     memory_bytes: dict[str, float]
@@ -105,18 +105,17 @@ def training_step(
         setting: Model, plan (``dp`` replicas share the batch), formats, runtime.
         device: A data sheet.
         batch: Sequences in the step, over all replicas.
-        tokens: Positions of each; an encoder-decoder reads and writes that many.
+        tokens: Positions per sequence; an encoder-decoder reads and writes that many.
         microbatches: Number of parts into which each replica's share is split, run one after another. Each pipeline
             stage keeps the activations of at most as many as there are stages (one forward, one backward).
         checkpoint: Whether activations are recomputed.
-        zero: The stage to which replicas share their states (``predict/served/sharding.py``): 0 none, 3 all, as FSDP
-            does.
+        zero: ZeRO stage up to which replicas shard their states (``predict/served/sharding.py``): 0 is none, 3 is FSDP.
         hypothetical: Whether a step that does not fit in memory is estimated as if it did.
 
     Raises:
         SpecError: The batch does not divide over replicas and microbatches, or weights are narrower than 16 bits.
         Unsupported: The device lacks a rate.
-        DoesNotFit: It needs more memory than a device has; the message says how much and what would help.
+        DoesNotFit: The step needs more memory than a device has; the message says how much and what would help.
     """
     plan, formats = setting.plan, setting.formats
     for name, value in (("batch", batch), ("tokens", tokens), ("microbatches", microbatches)):
@@ -194,7 +193,7 @@ def training_step(
 def _costs(
     parts: Sequence[tuple[PlacedOp, float]], setting: Setting, device: DeviceProfile, *, inside: str = ""
 ) -> tuple[list[OpCost], float]:
-    """Kernels with multiples of their forward times, and the log half-width of their errors."""
+    """Kernels with factors on their forward times, and the log half-width of their errors."""
     found = time_kernels([Call(op=part.op, device=device, stack=setting.runtime.stack, rows=1) for part, _ in parts])
     passed = PassTimes.of(tuple(part for part, _ in parts), found.figures[:, :, None], found.situations)
     scales = [scale for _, scale in parts]
@@ -208,7 +207,7 @@ def _costs(
 
 
 def _times(cost: OpCost, scale: float) -> OpCost:
-    """The kernels with multiplied times."""
+    """The kernels with times multiplied by their factors."""
     if scale == 1:
         return cost
     compute_s, memory_s, launch_s = (
@@ -233,11 +232,11 @@ def _optimiser(parameters: float, seconds: float, device: DeviceProfile) -> OpCo
 
 
 def _with_loss(part: PlacedOp, *, fused: bool) -> Iterator[PlacedOp]:
-    """Replaces sampling by the cross entropy; all other parts stay the same.
+    """Replaces sampling by the cross entropy loss; all other parts stay the same.
 
-    Compiled, the loss passes over the logits twice (maximum, then sum) and twice in the backward pass, where it reads
-    them and writes their gradient; each pass is priced as a copy. Uncompiled, logits are widened to FP32 and their
-    logarithms written; in the backward pass a gradient is filled in, passed on and narrowed.
+    If compiled, the loss passes over the logits twice (maximum, then sum), and twice in the backward pass, which reads
+    them and writes their gradient; each of these is priced as a copy. If not compiled, logits are widened to FP32 and
+    log-probabilities are written; in the backward pass a gradient is filled in, propagated and narrowed.
     """
     if not isinstance(part.op, SampleOp):
         yield part
@@ -251,7 +250,7 @@ def _with_loss(part: PlacedOp, *, fused: bool) -> Iterator[PlacedOp]:
 
 
 def _backward(parts: Sequence[PlacedOp]) -> Iterator[tuple[PlacedOp, float]]:
-    """The kernels of the backward pass, each with the factor on its priced time."""
+    """The kernels of the backward pass, each with a factor on its priced time."""
     for part in parts:
         op: Op = part.op
         if isinstance(op, Matmul):
@@ -278,7 +277,7 @@ def resident_parameters(op: Op) -> Size:
 
 
 def _kept_bytes(parts: Sequence[PlacedOp], *, checkpoint: bool) -> float:
-    """Bytes kept for the backward pass: all operators' inputs; with checkpointing, layer inputs and one layer's."""
+    """Bytes kept for the backward pass: operators' inputs; with checkpointing, layers' and one layer's inputs."""
     groups: dict[str, float] = {}
     counts: dict[str, int] = {}
     ends = 0.0

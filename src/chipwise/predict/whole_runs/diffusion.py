@@ -1,8 +1,8 @@
-"""Diffusion transformers and UNets for images and videos: the work of an image, and its seconds on GPUs.
+"""Diffusion transformers and UNets for images and videos: the work of one image, and its time on GPUs.
 
 An image is generated in steps. Each step runs the transformer over all latent positions (and the prompt's), twice with
 classifier-free guidance. The time is a sum of products, attention, a cost per kernel and a cost per pixel (decoding the
-latents), over rates fitted to published runs (``predict/sums``).
+latents), over rates fitted to published runs (``predict/whole_runs/sums.py``).
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class DiffusionTransformer:
     """Features of a diffusion model that determine its time.
 
     ``pixels`` is the width of a latent position in pixels, ``frames`` the number of frames that it spans after the
-    first. ``linear`` says that attention's cost grows with positions, not with their square.
+    first. ``linear`` means that attention's cost grows linearly with positions, not with their square.
     """
 
     parameters: float
@@ -42,7 +42,7 @@ class DiffusionTransformer:
     passes: int = 2  # passes per step: with and without the prompt
     linear: bool = False
     cross: bool = False  # cross-attention to the text instead of joint attention
-    dual: int = 0  # layers with a second attention within the image
+    dual: int = 0  # number of layers with a second attention within the image
     met: tuple[float, float] | None = None  # parameters used per image position, and per text position
     seen: tuple[tuple[int, int], ...] = ()  # for a UNet: (width times attention layers, number of halvings)
 
@@ -52,12 +52,12 @@ class DiffusionTransformer:
         return (height // self.pixels) * (width // self.pixels) * whole
 
     def product_flops(self, tokens: float, steps: int) -> float:
-        """FLOPs of all steps' products with weights."""
+        """FLOPs of the products with weights in all steps."""
         image, text = (self.parameters, self.parameters) if self.met is None else self.met
         return 2.0 * (image * tokens + text * self.text_tokens) * steps * self.passes
 
     def attention_flops(self, tokens: float, steps: int) -> float:
-        """FLOPs of all steps' scores and values."""
+        """FLOPs of attention's scores and values in all steps."""
         if self.seen:
             each = ((width, tokens / 4.0**halved) for width, halved in self.seen)
             return 4.0 * sum(width * n * (n + self.text_tokens) for width, n in each) * steps * self.passes
@@ -71,7 +71,7 @@ class DiffusionTransformer:
 def _known(
     name: str, *, text_tokens: int = 256, pixels: int = 16, passes: int = 2, linear: bool = False, cross: bool = False
 ) -> DiffusionTransformer:
-    """A model with known parts (``picture_models``)."""
+    """A model whose parts are known (``picture_models``)."""
     transformer = PICTURE_MODELS[name].transformer
     if isinstance(transformer, UNet):
         layers, width = transformer.carried()
@@ -103,7 +103,7 @@ def _known(
 
 
 def _joined(layers: int, width: int) -> tuple[float, float]:
-    """Parameters that a text token and an image token pass through, if both share all matrices."""
+    """Parameters that an image token and a text token use, if both share all matrices."""
     return 12.0 * layers * width**2, 12.0 * layers * width**2
 
 
@@ -146,7 +146,7 @@ KNOWN: Mapping[str, DiffusionTransformer] = {
 }
 
 
-SAME = frozenset({  # words of names that leave the architecture as it is
+SAME = frozenset({  # words in names that do not change the architecture
     "base", "bf16", "dev", "diffusers", "fill", "fp8", "fp16", "gguf", "kontext", "krea", "ms", "preview", "px", "xl",
 })  # fmt: skip
 SHORT_NAMES = {"sdxl": "stable-diffusion-xl", "flux": "flux.1", "flux-dev": "flux.1", "flux-schnell": "flux.1-schnell"}
@@ -191,7 +191,7 @@ class Picture:
 
     @property
     def levels(self) -> tuple[str, ...]:
-        """The deviations of a run's terms."""
+        """Names of the deviations that apply to a run's terms."""
         gpu, sort = self.device.name, "video" if self.frames > 1 else "image"
         return gpu, sort, f"{gpu}|{sort}", f"n{self.devices}", f"{gpu}|n{self.devices}", f"{sort}|n{self.devices}"
 
@@ -226,11 +226,11 @@ def rated_by_images(device: DeviceProfile) -> bool:
 
 
 def _products(picture: Picture) -> Amount:
-    """The products' seconds: at rates of diffusion runs on GPUs with HBM, where such runs exist.
+    """The products' seconds: at rates of diffusion runs on GPUs with HBM, for which such runs exist.
 
-    On NVIDIA's cards with GDDR they have the rates of image models in eager PyTorch, near the peak that the board's
-    power allows. An H100 and a B200 reach only a fifth to a quarter of their peaks in diffusers, because other kernels
-    dominate; this does not transfer to a card with a sixth of an H100's peak but a third of its bandwidth.
+    On NVIDIA's cards with GDDR, products have the rates of image models in eager PyTorch, near the peak that the
+    board's power allows. An H100 and a B200 reach only a fifth to a quarter of their peaks in diffusers, because other
+    kernels dominate; this does not transfer to a card with a sixth of an H100's peak but a third of its bandwidth.
     """
     device, model = picture.device, picture.model
     if not rated_by_images(device):
@@ -240,7 +240,7 @@ def _products(picture: Picture) -> Amount:
     flops = picture.batch * model.product_flops(tokens, picture.steps) / picture.devices
     rated = Amount(flops / setup.peak_flops_per_s, 0, named("products", setup.levels))
     seconds = float(value_of([rated], vision.constants().terms()))
-    return Amount(seconds, 0, (("products", 0.0),))  # this term only names the summand
+    return Amount(seconds, 0, (("products", 0.0),))  # the term only names the summand
 
 
 def picture_law(picture: Picture) -> Law:

@@ -1,4 +1,4 @@
-"""Tells which models are priced by laws of whole runs: images, and parts on a phone's chip."""
+"""Decides which models are priced by laws of whole runs: diffusion models, and model parts on phone chips."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ WholeRunLaw = Literal["pictures", "parts"]
 
 
 def makes_pictures(model: str) -> bool:
-    """Whether a model's name, which is not a file's, is that of a diffusion model."""
+    """Whether ``model`` is the name of a diffusion model, and not a file."""
     return not Path(model).exists() and known_name(model) is not None
 
 
 def law_for(model: str, device: str | None, part: str | None) -> WholeRunLaw | None:
-    """The law of whole runs that prices a model on a device; None where its kernels are priced.
+    """The law of whole runs that prices a model on a device; None if its kernels are priced.
 
     Args:
         model: A model's name or file.
-        device: A data sheet's name; None of this machine, by its calibration.
-        part: The one part of a model that is requested.
+        device: A data sheet's name; None for this machine with its calibration.
+        part: The part of the model that is requested, if any.
 
     Raises:
-        UnknownName: There is no such device.
+        UnknownName: The device is unknown.
     """
     if Path(model).exists():
         return None
@@ -41,7 +41,7 @@ def law_for(model: str, device: str | None, part: str | None) -> WholeRunLaw | N
     if called is None:
         return None
     if called == model.strip().lower() and not families.is_listed(model):
-        return "parts"  # spelled as that catalogue does: whisper_small
+        return "parts"  # the catalogue's spelling: whisper_small
     try:
         families.id_of(model)
     except UnknownName:

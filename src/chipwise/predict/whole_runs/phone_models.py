@@ -1,4 +1,4 @@
-"""Models that Qualcomm compiles in parts, and the times of the parts on Qualcomm's chips.
+"""Models that Qualcomm compiles in parts, and the times of these parts on Qualcomm's chips.
 
 The law is in ``phone_parts.py``. A part with published runs is predicted from its runs on other chips; the size of its
 compiled graph is known for each unit and precision.
@@ -65,19 +65,19 @@ class Catalogue:
     models: Mapping[str, Mapping[str, Mapping[str, int]]]
 
     def layers(self, model: str, part: str, unit: str, precision: str) -> float:
-        """Number of operators of the compiled part; if this form was never compiled, the median of its other forms."""
+        """Number of operators of the compiled part; if never compiled in this form, the median of other forms."""
         known = self.models[model][part]
         return known.get(f"{unit}|{precision}") or float(median(known.values()))
 
 
 @functools.cache
 def catalogue() -> Catalogue:
-    """Returns the bundled models."""
+    """The bundled catalogue."""
     return Catalogue(json.loads(read_text(DATA))["models"])
 
 
 def model_called(name: str) -> str | None:
-    """The model of the catalogue for ``name``, such as ``openai/whisper-small`` for ``whisper_small``."""
+    """The catalogue's model for ``name``: ``openai/whisper-small`` gives ``whisper_small``."""
     last = re.sub(r"[^a-z0-9]+", "_", name.rpartition("/")[2].lower()).strip("_")
     known = catalogue().models
     return next((each for each in (last, f"openai_{last}", last.replace("_v1_4", "_v1_5")) if each in known), None)
@@ -95,14 +95,14 @@ def estimate_parts(
 
     Args:
         model: A model of the catalogue.
-        device: A data sheet, a part of it (``snapdragon-8-elite:gpu``), or a device of AI Hub's list.
-        part: The one part asked for.
-        runtime: Of ``RUNTIMES``; QNN where none is named, LiteRT on GPU and CPU.
-        weights: Of ``PRECISIONS``; floats where none is named.
+        device: A data sheet, a part of it (``snapdragon-8-elite:gpu``), or a device in AI Hub's list.
+        part: The requested part; all parts by default.
+        runtime: One of ``RUNTIMES``; by default QNN on the NPU, LiteRT on GPU and CPU.
+        weights: One of ``PRECISIONS``; floats by default.
 
     Raises:
         UnknownName: A model, part, device, runtime or precision is unknown.
-        Unsupported: The device is not a chip of Qualcomm's.
+        Unsupported: The device is not a Qualcomm chip.
     """
     known = model_called(model)
     if known is None:
@@ -164,11 +164,11 @@ def _per_second(latency: Predicted) -> Predicted:
 
 
 def _chip_and_unit(device: str | DeviceProfile) -> tuple[str, str]:
-    """Name of the chip or device for the law, and the unit that runs the part.
+    """The law's name for the chip or device, and the unit that runs the part.
 
     Raises:
-        UnknownName: There is no such device.
-        Unsupported: It is not a chip of Qualcomm's.
+        UnknownName: The device is unknown.
+        Unsupported: The device is not a Qualcomm chip.
     """
     name = device.name if isinstance(device, DeviceProfile) else device
     whole, _, unit = name.partition(":")

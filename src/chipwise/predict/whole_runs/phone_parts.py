@@ -1,8 +1,8 @@
-"""Parts of models on Qualcomm chips: an encoder, a decoder, a text tower, compiled for the NPU, the GPU or the CPU.
+"""Parts of models on Qualcomm chips: an encoder, a decoder or a text tower, compiled for NPU, GPU or CPU.
 
-The time of a part is a product of three factors: the part in its precision on a typical chip, the chip, and the runtime
-with the precision. Their logarithms are fitted to Qualcomm's published runs. A part without runs is predicted from its
-multiply-adds, weights and layers, a chip without runs from its NPU generation.
+The time of a part is a product of three factors: for the part in its precision on a typical chip, for the chip, and for
+the runtime with the precision. Their logarithms are fitted to Qualcomm's published runs. A part without runs is
+predicted from its multiply-adds, weights and layers; a chip without runs from its NPU generation.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from pathlib import Path
 from chipwise.predict.whole_runs.sums import Amount, Constants, Law, Terms, load, named
 
 DATA = Path(__file__).parents[1] / "data" / "phones.json.gz"
-USUAL_S, USUAL_LAYERS = 0.01, 500.0  # for a part whose work is unknown
+USUAL_S, USUAL_LAYERS = 0.01, 500.0  # assumed for a part whose work is unknown
 GMACS_A_SECOND, MPARAMS_A_SECOND, MSCORES_A_SECOND = 2000.0, 20000.0, 4300.0  # rates of an NPU of 2022 in 16-bit floats
 LAYER_S = 1.5e-6
 
@@ -79,7 +79,7 @@ CHIPS: Mapping[str, Chip] = {
 
 
 def chip_named(device: str) -> Chip:
-    """The chip of a device in AI Hub's list or of a data sheet; a new chip for an unknown name."""
+    """The chip of a device in AI Hub's list or of a data sheet; an unknown name gives a new chip."""
     low = device.lower()
     found = [known for known in CHIPS if known in low]
     if found:
@@ -97,7 +97,8 @@ class PartWork:
     """Work of a part: billions of operations and millions of bytes.
 
     ``gmacs`` are multiply-adds; for plain transformers only those with weights, since attention is counted by its
-    scores (heads x positions x positions of all layers), at which NPUs are slow. ``mparams`` excludes token tables.
+    scores (heads x positions x positions, summed over layers), which are slow on NPUs. ``mparams`` excludes token
+    tables.
     """
 
     gmacs: float
@@ -111,7 +112,7 @@ TRANSFORMERS = (
     *("diffusion", "controlnet", "groot", "pi05", "mask2former", "former", "cvt", "nomic", "minilm", "internvl"),
     *("intern3", "qwen", "flan_t5", "gpt", "dino", "flux", "deit"),
 )
-"""Words in the names of models built of attention."""
+"""Words in the names of attention-based models."""
 _WHISPER = {
     "tiny": (PartWork(14, 8, 54), PartWork(0.05, 30, 0.04)),
     "base": (PartWork(30, 20, 108), PartWork(0.09, 52, 0.07)),
@@ -154,7 +155,7 @@ WORK: Mapping[str, PartWork] = {
     "opus_mt|decoder": PartWork(0.1, 56, 0.05),
     "distil_whisper|encoder": PartWork(131, 88, 324),
     "distil_whisper|decoder": PartWork(0.2, 78, 0.1),
-    # not plain: convolutions, windows, pyramids; all multiply-adds together
+    # not plain (convolutions, windows, pyramids): all multiply-adds are counted together
     "detr_resnet50": PartWork(21, 41),
     "detr_resnet101": PartWork(35, 60),
     "detr_resnet50_dc5": PartWork(40, 41),
@@ -193,7 +194,7 @@ WORK: Mapping[str, PartWork] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartRun:
-    """One compiled part of a model, with the device that runs it."""
+    """One compiled part of a model on one device."""
 
     model: str
     component: str
@@ -201,11 +202,11 @@ class PartRun:
     device: str
     runtime: str
     unit: str = "NPU"
-    layers: float | None = None  # layers of the compiled graph
+    layers: float | None = None  # operators of the compiled graph
 
     @property
     def bits(self) -> str:
-        """Groups of precisions: floats, 16-bit integer activations, 8-bit integer activations."""
+        """The group of the precision: floats, 16-bit integer activations, or 8-bit integer activations."""
         low = self.precision.lower()
         if low.startswith(("float", "fp", "mixed")):
             return "float"
@@ -223,7 +224,7 @@ class PartRun:
 
     @property
     def base_s(self) -> float:
-        """Time by the part's size alone, on a typical chip in floats."""
+        """Seconds by the part's size alone, on a typical chip in floats."""
         layers = self.layers or USUAL_LAYERS
         if self.work is None:
             return USUAL_S * math.sqrt(layers / USUAL_LAYERS)
@@ -233,22 +234,22 @@ class PartRun:
 
     @property
     def transformer(self) -> bool:
-        """Whether the model is built of attention; such parts have separate terms for each chip."""
+        """Whether the model is attention-based; such parts have separate terms for each chip."""
         return any(word in self.model for word in TRANSFORMERS)
 
     @property
     def part(self) -> str:
-        """The part in its precision."""
+        """Key of the part in its precision."""
         return f"{self.model}|{self.component}|{self.precision}"
 
     @property
     def place(self) -> str:
-        """Key of the data from which the run's interval was estimated."""
+        """Key of the half-width that applies to the run."""
         return f"{self.unit}|{self.bits}"
 
 
 def part_law(run: PartRun) -> Law:
-    """The seconds of a part as one product."""
+    """The law for the seconds of a part: one product of factors."""
     chip, unit, bits = chip_named(run.device), run.unit, run.bits
     runtime = "qnn" if run.runtime in ("qnn_dlc", "qnn_context_binary", "precompiled_qnn_onnx") else run.runtime
     own, there = f"{run.architecture}|{run.component}", (f"|{chip.npu}", f"|{chip.name}") if run.transformer else ()
@@ -281,7 +282,7 @@ def _chip_terms(chip: Chip, device: str, unit: str, bits: str, runtime: str) -> 
 
 
 def _size_terms(run: PartRun, chip: Chip) -> Terms:
-    """Corrections for the size of a part, common ones and those specific to the chip."""
+    """Terms that correct for the size of a part, common to all chips and specific to the chip."""
     head = "layers" if run.work is None else "plain" if run.work.mscores else "counted"
     size = math.log(run.base_s / USUAL_S)
     levels = (
@@ -295,5 +296,5 @@ def _size_terms(run: PartRun, chip: Chip) -> Terms:
 
 @functools.cache
 def constants() -> Constants:
-    """Returns the bundled constants."""
+    """The bundled constants."""
     return load(DATA)

@@ -1,9 +1,9 @@
-"""Diffusion transformers, UNets, autoencoders and text encoders as published: parameters and FLOPs in closed form.
+"""Published diffusion transformers, UNets, autoencoders and text encoders: parameters and FLOPs in closed form.
 
 A diffusion model has three parts: a transformer (or a UNet), which runs in every step; text encoders, which run once;
-and an autoencoder, whose decoder turns latents into pixels once. Three kinds of transformers are known here: joint
-attention of image and text, each with matrices of its own (MMDiT), in the first layers or in all; attention to the text
-beside attention within the image; and linear attention with convolutions. UNets have convolutions at several
+and an autoencoder, whose decoder turns latents into pixels once. There are three kinds of transformers here: joint
+attention of image and text with separate matrices (MMDiT), in the first layers or in all; attention within the image
+followed by attention to the text; and linear attention with convolutions. UNets have convolutions at several
 resolutions, with attention within the image and to the text at some of them.
 
 References:
@@ -38,12 +38,12 @@ class ClassTransformer:
     width: int
     layers: int
     patch: int = 2
-    channels: int = 4  # of the latents
+    channels: int = 4  # channels of the latents
     classes: int = 1000
     positions: int = 256  # rows of the position table, which is stored but not trained
 
     def met(self) -> tuple[int, int]:
-        """Parameters of matrices used per image position in a step, and per text position."""
+        """Parameters of the matrices that an image position uses per step, and of those that a text position uses."""
         return 12 * self.layers * self.width**2, 0
 
     def parameters(self) -> int:
@@ -58,9 +58,9 @@ class ClassTransformer:
 class JointTransformer:
     """MMDiT: in ``layers`` image and text have separate matrices and attend to each other.
 
-    Flux adds ``single`` layers, whose attention and feed-forward run side by side on both. ``dual`` layers of Stable
-    Diffusion 3.5 medium have a second attention within the image. The last joint layer of Stable Diffusion does not
-    update the text (``text_ends``).
+    Flux adds ``single`` layers, in which attention and feed-forward run in parallel on image and text. ``dual`` layers
+    of Stable Diffusion 3.5 medium have a second attention within the image. The last joint layer of Stable Diffusion
+    does not update the text (``text_ends``).
     """
 
     width: int
@@ -76,7 +76,7 @@ class JointTransformer:
     guidance: bool = False  # whether the guidance scale is an input
 
     def met(self) -> tuple[int, int]:
-        """Same as :class:`ClassTransformer`, without the modulations, which are computed once a step."""
+        """Same as in :class:`ClassTransformer`, without the modulations, which are computed once per step."""
         both = 12 * (self.layers + self.single) * self.width**2
         return both + 4 * self.dual * self.width**2, both
 
@@ -108,7 +108,7 @@ class CrossTransformer:
     cross_norm: bool = False  # whether a norm with weights precedes cross-attention
 
     def met(self) -> tuple[int, int]:
-        """Same as :class:`ClassTransformer`."""
+        """Same as in :class:`ClassTransformer`."""
         each = 6 * self.width**2 + 2 * self.width * self.ffn_width
         return self.layers * each, 2 * self.layers * self.width**2
 
@@ -133,7 +133,7 @@ class LinearTransformer:
     qk_norm: bool = True
 
     def met(self) -> tuple[int, int]:
-        """Same as :class:`ClassTransformer`, with the convolution's."""
+        """Same as in :class:`ClassTransformer`, including the convolution's parameters."""
         inner = round(self.ratio * self.width)
         each = 6 * self.width**2 + 3 * self.width * inner + 18 * inner
         return self.layers * each, 2 * self.layers * self.width**2
@@ -151,7 +151,7 @@ class LinearTransformer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UNet:
-    """Stable Diffusion's: residual blocks that halve the latents and double them again, with skips between the two.
+    """Stable Diffusion's UNet: residual blocks downsample the latents and upsample them again, with skip connections.
 
     Residual blocks also take the time as an input. Each is followed by ``depths`` layers of self-attention,
     cross-attention to the text and a gated feed-forward; ``middle`` such layers are at the bottom.
@@ -178,7 +178,7 @@ class UNet:
         return layers, sum(width / 4.0**halved for width, _, halved in blocks) / layers
 
     def met(self) -> tuple[float, float]:
-        """Same as :class:`ClassTransformer`, with latents as positions."""
+        """Same as in :class:`ClassTransformer`, with latents as positions."""
         parts = list(self._parts())
         return sum(cells / 4.0**halved for cells, _, halved in parts), float(sum(text for _, text, _ in parts))
 
@@ -232,7 +232,7 @@ class UNet:
             yield self.widths[-1], self.middle, len(self.widths) - 1
 
     def _parts(self) -> Iterator[tuple[int, int, int]]:
-        """Parameters of matrices (and convolutions, with biases) that positions of the image and of the text meet."""
+        """Parameters of matrices and convolutions that image positions and text positions use."""
         deepest = len(self.widths) - 1
         yield _conv(self.latents, self.widths[0]) + _conv(self.widths[0], self.latents), 0, 0
         for into, out, halved in self._residuals():
@@ -250,7 +250,7 @@ PictureTransformer = ClassTransformer | JointTransformer | CrossTransformer | Li
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Autoencoder:
-    """Stable Diffusion's: residual blocks of convolutions, halved three times, with one attention in the middle.
+    """Stable Diffusion's autoencoder: residual convolution blocks with three downsamplings and one attention.
 
     References:
         Rombach et al. 2022, arXiv:2112.10752, appendix E.
@@ -299,7 +299,7 @@ def _middle(width: int) -> int:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TextEncoder:
-    """A text encoder: CLIP's (``clip``), or T5's with a gated feed-forward and no biases."""
+    """A text encoder: CLIP's (``clip``), or T5's (gated feed-forward, no biases)."""
 
     name: str
     vocab_size: int
@@ -325,7 +325,7 @@ class TextEncoder:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Counted:
-    """A part with a known number of parameters and no modelled layers."""
+    """A part of which only the number of parameters is known."""
 
     name: str
     count: int
@@ -418,4 +418,4 @@ PICTURE_MODELS: Mapping[str, PictureModel] = {
     "wan2.1-t2v-1.3b": _wan(width=1536, layers=30, ffn_width=8960),
     "wan2.1-t2v-14b": _wan(width=5120, layers=40, ffn_width=13_824),
 }
-"""Models by their names in ``diffusion.KNOWN``."""
+"""The models, by their names in ``diffusion.KNOWN``."""

@@ -1,4 +1,4 @@
-"""Watts of a GPU over a whole run: an idle part, plus parts for bytes and for arithmetic.
+"""Watts of a GPU over a whole run: an idle part, plus parts for moving bytes and for arithmetic.
 
 ``kernels/power.py`` models one kernel running back to back. Over a whole run, power mostly follows from the average
 utilisation of memory bandwidth and peak arithmetic; the rest is fitted to the boards' own counters.
@@ -15,7 +15,7 @@ from chipwise.predict.whole_runs.sums import Amount, Law, named, value_of
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shares:
-    """Parts of a run's time that its work takes at the data sheet's rates; together they may exceed one."""
+    """Shares of a run's time that kinds of work take at the data sheet's rates; their sum may exceed one."""
 
     memory: float
     compute: float
@@ -28,7 +28,7 @@ def watts_law(device: DeviceProfile, shares: Shares, levels: tuple[str, ...]) ->
     Args:
         device: The board; all summands are shares of its power limit.
         shares: Average utilisation in the run.
-        levels: The deviations of its terms.
+        levels: Names of the deviations that apply to its terms.
 
     Raises:
         Unsupported: The device lists no board power.

@@ -2,8 +2,8 @@
 
 A plain vision transformer cuts the image into patches, multiplies each with one matrix, puts prefix tokens before them
 (a class token, registers), and is a stack of ordinary encoder layers. Its time is a sum of products, attention,
-activation traffic and a cost per kernel, over rates fitted to published runs (``predict/sums``). Other image models are
-predicted only from their multiply-adds and activations.
+activation traffic and a cost per kernel, over rates fitted to published runs (``predict/whole_runs/sums.py``). Other
+image models are predicted only from their multiply-adds and activations.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class VisionTransformer:
 
     @property
     def parameters(self) -> int:
-        """Weights, with biases, learned positions and two norms a layer (Dosovitskiy et al. 2021)."""
+        """Number of parameters, with biases, learned positions and two norms per layer (Dosovitskiy et al. 2021)."""
         width, hidden = self.width, self.mlp_hidden
         up = 2 if self.gated else 1
         attention = 4 * width * width + 4 * width
@@ -79,7 +79,7 @@ class VisionTransformer:
 
     @property
     def product_flops(self) -> float:
-        """FLOPs of an image's products with weights; a multiply-add is two."""
+        """FLOPs per image of products with weights; a multiply-add is two."""
         mlp = (3 if self.gated else 2) * self.width * self.mlp_hidden
         layers = self.tokens * self.depth * (4 * self.width**2 + mlp)
         stem = self.patches * CHANNELS * self.patch**2 * self.width
@@ -87,25 +87,25 @@ class VisionTransformer:
 
     @property
     def attention_flops(self) -> float:
-        """FLOPs of an image's scores and values."""
+        """FLOPs per image of attention's scores and values."""
         return 4.0 * self.depth * self.tokens**2 * self.width
 
     @property
     def activations(self) -> float:
-        """Values that an image's kernels write, without the scores of fused attention."""
+        """Values that kernels write per image, without the scores of fused attention."""
         each = 9 * self.width + (3 if self.gated else 2) * self.mlp_hidden
         return float(self.depth * self.tokens * each + self.tokens * self.width)
 
     @property
     def kernels(self) -> float:
-        """Kernels of a pass, about."""
+        """Approximate number of kernels per pass."""
         return float(LAYER_KERNELS * self.depth + 8)
 
 
 def plain(arch: ArchSpec) -> VisionTransformer | None:
-    """Returns ``arch`` as a plain vision transformer; None if it is not one.
+    """``arch`` as a plain vision transformer; None if it is not one.
 
-    In a plain one, layers are equal, attention is over the whole image, and blocks contain no further norms.
+    In a plain vision transformer, layers are equal, attention is global, and blocks contain no further norms.
     """
     if not arch.image_tokens:
         return None
@@ -116,7 +116,7 @@ def plain(arch: ArchSpec) -> VisionTransformer | None:
         return None
     if attention.square is not None or attention.query_width != arch.d_model:
         return None
-    if attention.patch_rope or attention.sub_norm or ffn.sub_norm or arch.crosses:  # no published run had these kernels
+    if attention.patch_rope or attention.sub_norm or ffn.sub_norm or arch.crosses:  # no published run has these kernels
         return None
     return VisionTransformer(
         image_size=stem.image_size,
@@ -148,7 +148,7 @@ class Setup:
 
     @property
     def levels(self) -> tuple[str, ...]:
-        """The deviations of a run's terms."""
+        """Names of the deviations that apply to a run's terms."""
         device, kind = self.device, "cpu" if self.device.kind == "cpu" else "gpu"
         own, style = f"{kind}|{self.runtime}", f"{self.dtype}|{self.layout}"
         return (
@@ -168,10 +168,10 @@ class Setup:
 
     @property
     def peak_flops_per_s(self) -> float:
-        """Dense rate in the products' number format, as far as the board's power allows.
+        """Dense rate in the products' number format, at most what the board's power allows.
 
         Raises:
-            Unsupported: The sheet has none.
+            Unsupported: The sheet has no such rate.
         """
         for name in (AMP.get(self.dtype, self.dtype), "fp16", "bf16", "fp32"):
             if rate := self.device.peak_flops_per_s.get(DType(name)):
@@ -202,7 +202,7 @@ def plain_law(model: VisionTransformer, setup: Setup, batch: int) -> Law:
 
 @functools.cache
 def constants() -> Constants:
-    """Returns the bundled constants."""
+    """The bundled constants."""
     return load(DATA)
 
 

@@ -11,15 +11,16 @@ from chipwise.predict.explain.question import Case
 from chipwise.predict.explain.rules.change import attentions, each_attention, fewer_kv_heads, mixture
 
 ROPE = 64  # values of a key that carry the position
-RANKS_A_HEAD = 4  # length of the cached vector in heads: 512 for heads of 128
+RANKS_A_HEAD = 4  # size of the cached vector in heads: 512 for heads of 128
 WINDOW = 1024
-EVERY = 6  # one layer in six attends to everything
+EVERY = 6  # one layer in six has global attention
 
 
 def kv_heads(case: Case) -> Iterator[Proposal]:
     """Proposes a quarter of the KV heads (at least one per device) where attention takes 10 % of decode or more.
 
-    Multi-head attention reads one key and value per head; grouped queries share them, and decode reads less cache.
+    Multi-head attention caches keys and values for every head; grouped-query heads share them, so decode reads less
+    cache.
     """
     found = attentions(case.arch)
     if not found or case.share("decode", kind="attention") < 0.1:
@@ -43,9 +44,9 @@ def kv_heads(case: Case) -> Iterator[Proposal]:
 
 
 def kv_heads_by_layer(case: Case) -> Iterator[Proposal]:
-    """Proposes a quarter of the KV heads in odd layers (at least one per device), where attention is 20 % of decode.
+    """Proposes a quarter of the KV heads in every second layer, where attention takes 20 % of decode or more.
 
-    Fewer KV heads in every second layer: half of the saving, where changing all layers would lose too much.
+    This gives half of the saving with less loss of quality than in all layers; each device keeps at least one KV head.
     """
     found = attentions(case.arch)
     if not found or case.share("decode", kind="attention") < 0.2:
@@ -73,9 +74,9 @@ def kv_heads_by_layer(case: Case) -> Iterator[Proposal]:
 
 
 def latent_attention(case: Case) -> Iterator[Proposal]:
-    """Proposes latent attention with as many query heads, if it halves a cache whose reading takes a relevant share.
+    """Proposes latent attention with as many query heads, if it halves the cache and reading it takes a relevant share.
 
-    Latent attention: one small vector per token is cached instead of keys and values.
+    Latent attention caches one small vector per token instead of keys and values.
     """
     found = attentions(case.arch)
     if not found or case.share("decode", kind="attention") < 0.1 or case.sheet is None:
@@ -101,9 +102,9 @@ def latent_attention(case: Case) -> Iterator[Proposal]:
 
 
 def window(case: Case) -> Iterator[Proposal]:
-    """Proposes windows of 1,024 in five layers of six, where contexts are longer and attention takes 10 % or more.
+    """Proposes windows of 1,024 tokens in five of six layers, if contexts are longer and attention takes 10 % or more.
 
-    Sliding windows: most layers attend to recent tokens only, a few to all of them.
+    With sliding windows most layers attend only to recent tokens, and a few to all tokens.
     """
     tokens = case.question.prompt_tokens + case.question.new_tokens
     shares = {phase: case.share(phase, kind="attention") for phase in ("prefill", "decode")}
@@ -132,9 +133,9 @@ def window(case: Case) -> Iterator[Proposal]:
 
 
 def replicated_kv(case: Case) -> Iterator[Proposal]:
-    """Proposes one device per KV head in each attention replica, and more replicas, for mixtures that share experts.
+    """Proposes one device per KV head in each attention replica, and more replicas, for mixtures of experts.
 
-    More devices than KV heads: several devices keep and read copies of the same heads.
+    With more devices than KV heads, several devices hold and read copies of the same heads.
     """
     found, tp = attentions(case.arch), case.question.deployment.tp
     if not found or not mixture(case.arch):

@@ -13,14 +13,14 @@ from chipwise.predict.explain.advice import Proposal
 from chipwise.predict.explain.question import Case, PhaseName
 from chipwise.predict.explain.rules.change import each_ffn, feed_forwards, mixture, up_to
 
-SHALLOW = 4  # layers below which quality falls fast
+SHALLOW = 4  # number of layers below which quality falls fast
 SMALL = 2e9  # parameters; below this, size decides whether a model ships
 
 
 def depth(case: Case) -> Iterator[Proposal]:
     """Proposes half the layers at √2 the width, for models whose layers are all equal.
 
-    Depth against width at equal parameters: fewer, wider layers have fewer kernels and larger ones.
+    At equal parameters, fewer and wider layers have fewer and larger kernels.
     """
     wider = half_as_deep(case.arch)
     if wider is None:
@@ -58,7 +58,7 @@ def half_as_deep(arch: ArchSpec) -> ArchSpec | None:
 
 
 def plain_ffn(case: Case) -> Iterator[Proposal]:
-    """Proposes a plain feed-forward of equal parameters, where activations are kernels that take time.
+    """Proposes a plain feed-forward with equal parameters, where activations are separate kernels that take time.
 
     Gated feed-forwards have three matrices and an activation with two inputs; plain ones have two.
     """

@@ -59,7 +59,7 @@ def up_to(value: int, multiple: int) -> int:
 
 
 def columns_of_tile(sheet: DeviceProfile | None, dtype: str) -> int:
-    """Columns of a tile of products: 128 on GPUs with a published tile, elsewhere a CPU's vector.
+    """Columns of a product's tile: 128 on GPUs with a published tile, otherwise the width of a CPU vector.
 
     Libraries build tiles from several instructions; cuBLAS and CUTLASS have used 128 columns since Volta.
     """

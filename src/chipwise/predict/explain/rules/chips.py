@@ -17,13 +17,13 @@ from chipwise.predict.served.remedies import Remedy, remedies_of, together
 
 TOUCHES: dict[str, Touches] = {"weights": "precision", "tp": "parallelism", "batch": "batching"}
 SOURCE = "Chen et al. 2016, arXiv:1604.06174; Korthikanti et al. 2022, arXiv:2205.05198"
-HEAD_ROOM = 0.2  # share of the limit above which little is left
+HEAD_ROOM = 0.2  # least free share of the power limit; below it the rule applies
 
 
 def fits(case: Case) -> Iterator[Proposal]:
     """Proposes the smallest change of each kind that fits: weights, devices, requests, cache.
 
-    A model that does not fit in memory: the smallest changes that help.
+    It applies to models that do not fit in memory.
     """
     if case.sheet is None:
         return
@@ -44,7 +44,7 @@ def fits(case: Case) -> Iterator[Proposal]:
 
 
 def _first(case: Case, sort: Sequence[Remedy], capacity: float) -> Proposal | None:
-    """The first change of kind ``sort`` that makes the model fit."""
+    """The proposal of the first remedy in ``sort`` with which the model fits; None if there is none."""
     questions = [case.question.but(**dict(remedy.changes)) for remedy in sort]
     answers = case.pricer.price(questions)
     for remedy, question, answer in zip(sort, questions, answers, strict=True):
@@ -64,7 +64,7 @@ def _first(case: Case, sort: Sequence[Remedy], capacity: float) -> Proposal | No
 def checkpointing(case: Case) -> Iterator[Proposal]:
     """Proposes, for a training step, to recompute stored activations, or to store recomputed ones.
 
-    Activation checkpointing trades time for memory in training: layers keep only their inputs and run again.
+    Activation checkpointing trades time for memory: layers keep only their inputs, and run again for the backward pass.
     """
     if not case.training:
         return
@@ -100,7 +100,7 @@ def _too_large(case: Case) -> bool:
 def tensor_parallel(case: Case) -> Iterator[Proposal]:
     """Proposes two and four times the devices for latency, and half of them for price.
 
-    More or fewer devices for a model: sharding reads weights in parallel, and communicates twice per layer.
+    Sharding over more devices reads weights in parallel, but communicates twice per layer.
     """
     if case.sheet is None:
         return
@@ -132,7 +132,7 @@ def tensor_parallel(case: Case) -> Iterator[Proposal]:
 def other_chip(case: Case) -> Iterator[Proposal]:
     """Proposes one of the chips with a known price on which the model fits.
 
-    Alternatives to the chip: the cheapest that is as fast per token, and the fastest at any price.
+    These are the cheapest chip that is as fast per token, and the fastest at any price.
     """
     if case.sheet is None or not (case.generates or case.training) or "usd_per_1k_tokens" not in case.estimate.metrics:
         return
@@ -168,9 +168,9 @@ def _seconds(case: Case, cost: CostEstimate) -> float:
 
 
 def power(case: Case) -> Iterator[Proposal]:
-    """Proposes, where serving draws 80 % of the limit, the chip of this kind that is as fast with the least energy.
+    """If serving draws 80 % of the power limit or more, proposes the most efficient chip of this kind that is as fast.
 
-    Little headroom below the board's power limit, where clocks fall under sustained load: a more efficient chip.
+    Near the board's power limit, clocks fall under sustained load.
     """
     here = power_draw(case)
     if case.sheet is None or here is None or here.share < 1 - HEAD_ROOM:

@@ -70,7 +70,7 @@ def multiplies(sheet: DeviceProfile, name: str) -> bool:
 
 
 def advisable(case: Case) -> frozenset[str]:
-    """Formats to which weights can be converted for the case's runtime; the chip may lack a rate for some."""
+    """Formats to which weights can be converted for the case's runtime, even if the chip has no rate for them."""
     runtime = case.question.served_by
     fp4 = {"nvfp4"} if runtime.name in SERVING else set()
     return frozenset(NARROWER.get(runtime.name, ())) | fp4

@@ -1,4 +1,4 @@
-"""Narrower number formats: of weights, activations, the cache, or of some layers alone."""
+"""Narrower number formats for weights, activations, the cache, or only some layers."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from chipwise.predict.explain.rules.options import (
     weights_option,
 )
 
-# Format, number format that the device must have a rate for, and cost in quality.
+# Format, the number format for which the device must have a rate, and the loss of quality.
 NARROWER = (
     ("nvfp4", "fp4", "about a point on hard reasoning benchmarks after calibration; distil to win it back"),
     ("fp8", "fp8", "below what most benchmarks resolve"),
@@ -35,16 +35,16 @@ NARROWER_HERE = (
     ("int8", "", "small: 8-bit weights, activations quantised as they come"),
     ("int4", "", "noticeable in small models: measure it, or continue training"),
 )
-KEPT = (0.1, 0.25)  # shares of the layers that are kept wide
+KEPT = (0.1, 0.25)  # shares of the layers that keep a wide format
 EIGHT_BITS = ("fp8", "int8", "q8_0", "mlx_8bit")
-NEXT_HERE = {"fp32": "int8", "int8": "int4"}  # the next narrower of the formats exported here
+NEXT_HERE = {"fp32": "int8", "int8": "int4"}  # the next narrower export format
 RECIPES = "Nemotron-H, arXiv:2504.03624 (first and last layers in BF16); Dettmers et al. 2022, arXiv:2208.07339"
 
 
 def weight_precision(case: Case) -> Iterator[Proposal]:
-    """Proposes each narrower format that the device multiplies fast, or that at least is read faster.
+    """Proposes each narrower format that the device multiplies faster, or at least reads faster.
 
-    Weights in fewer bits: decode reads less, and the device may multiply faster.
+    With weights in fewer bits decode reads less, and the device may multiply faster.
     """
     formats = read_formats(case.question.weights, len(case.arch.layers)).all
     widest = max(weight_format(name).bits_per_weight for name in formats)
@@ -66,11 +66,11 @@ def weight_precision(case: Case) -> Iterator[Proposal]:
 
 
 def kv_precision(case: Case) -> Iterator[Proposal]:
-    """Proposes an FP8 cache where runtime and device have it, else an integer cache where the runtime has one.
+    """Proposes an FP8 cache if runtime and device support it, else an integer cache if the runtime supports one.
 
-    A KV cache in fewer bits: decode reads half as many bytes of it.
+    Decode then reads half as many bytes of the KV cache.
 
-    Only where attention takes a tenth of a decode step or more.
+    It applies if attention takes a tenth of a decode step or more.
     """
     share = case.share("decode", kind="attention") + case.share("decode", kind="latent_attention")
     if case.sheet is None or case.question.deployment.kv in ("fp8", "int8") or share < 0.1:
@@ -91,9 +91,9 @@ def kv_precision(case: Case) -> Iterator[Proposal]:
 
 
 def activation_precision(case: Case) -> Iterator[Proposal]:
-    """Proposes 8-bit weights and activations where the chip multiplies int8 but not fp8, and activations are wider.
+    """Proposes 8-bit weights and activations, if the chip multiplies int8 but not fp8 and activations are wider.
 
-    Int8 activations: products at the int8 rate on chips without 8-bit floats.
+    Products then run at the int8 rate on chips without 8-bit floats.
     """
     now = case.question.weights
     if case.question.served_by.name not in ("vllm", "sglang", "trtllm"):
@@ -116,10 +116,10 @@ def activation_precision(case: Case) -> Iterator[Proposal]:
 def layer_precision(case: Case) -> Iterator[Proposal]:
     """Proposes, for wide weights, the chip's fastest 8-bit format in all layers except a few.
 
-    Low precision for the layers that tolerate it; the others keep their format and their bytes.
+    Layers that tolerate low precision are narrowed; the others keep their format.
 
-    If the loss of quantising each layer separately was measured, the most sensitive layers are kept wide; elsewhere the
-    first and the last layers are, as in published recipes.
+    If the loss from quantising each layer separately was measured, the most sensitive layers stay wide; otherwise the
+    first and last layers do, as in published recipes.
     """
     question, layers = case.question, len(case.arch.layers)
     if case.sheet is None:
@@ -144,7 +144,7 @@ def layer_precision(case: Case) -> Iterator[Proposal]:
 
 
 def _here(case: Case) -> Iterator[Proposal]:
-    """Proposals on this machine, where a layer may have any exported format; layers that share weights have one."""
+    """Proposals for this machine, where each layer may have any export format (layers that share weights share it)."""
     question, layers = case.question, case.arch.layers
     narrow, owners = NEXT_HERE.get(question.weights), [i for i, _ in case.arch.owned_layers()]
     if narrow is None or len(owners) < 2:
@@ -172,7 +172,7 @@ def _ignore(case: Case) -> str:
 
 
 def _narrow(case: Case) -> str | None:
-    """The format of 8 bits that the runtime reads, fp8 where the chip multiplies it; None if there is none."""
+    """The 8-bit format that the runtime reads: fp8 if the chip multiplies it; None if there is none."""
     read = [name for name in EIGHT_BITS if name in advisable(case)]
     if "fp8" in read and case.sheet is not None and not multiplies(case.sheet, "fp8"):
         read.remove("fp8")
@@ -180,7 +180,7 @@ def _narrow(case: Case) -> str | None:
 
 
 def _kept(sensitivity: Sequence[float], layers: int, count: int) -> frozenset[int]:
-    """The most sensitive layers, or those at both ends."""
+    """The layers to keep wide: the most sensitive ones, or those at both ends."""
     if sensitivity:
         return frozenset(sorted(range(layers), key=lambda i: -sensitivity[i])[:count])
     return frozenset([*range(count - count // 2), *range(layers - count // 2, layers)])

@@ -1,4 +1,4 @@
-"""Settings of the runtime, and how requests are served."""
+"""Rules on settings of the runtime and on how requests are served."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from chipwise.predict.explain.question import Case
 from chipwise.predict.explain.rules.change import mixture
 from chipwise.predict.explain.rules.options import CHUNKS, PREFIXES, REQUESTS, option
 
-SLOWER = 1.5  # largest TPOT of a larger batch, over the present one
-BETTER = ("torch-compile", "vllm", "trtllm")  # the first also trains
+SLOWER = 1.5  # largest accepted TPOT of a larger batch, relative to the present TPOT
+BETTER = ("torch-compile", "vllm", "trtllm")  # runtimes to suggest; the first also trains
 CHAINS: dict[Chain, tuple[str, str]] = {
     "attention": ("attention without its scores in memory", "Dao et al. 2022, FlashAttention, arXiv:2205.14135"),
     "qkv": ("one product for queries, keys and values", "Shoeybi et al. 2019, Megatron-LM, arXiv:1909.08053"),
@@ -28,7 +28,7 @@ CHAINS: dict[Chain, tuple[str, str]] = {
 def batch(case: Case) -> Iterator[Proposal]:
     """Proposes the largest power-of-two multiple of the requests in flight that fits, with TPOT within 1.5 times.
 
-    Batching: a memory-bound decode step serves more requests in nearly the same time.
+    A memory-bound decode step serves more requests in nearly the same time.
     """
     if case.sheet is None or not case.generates:
         return
@@ -57,12 +57,12 @@ def batch(case: Case) -> Iterator[Proposal]:
 
 
 def prefix_sharing(case: Case) -> Iterator[Proposal]:
-    """Proposes a prefix cache where tokens are shared; not for recurrent states, which have no prefixes.
+    """Proposes a prefix cache if prompts share tokens; not for recurrent models, whose state has no reusable prefix.
 
-    Requests with a common prefix: it is computed once and found in the cache afterwards.
+    A common prefix is then computed once and found in the cache afterwards.
     """
     question = case.question
-    found = min(question.shared_tokens, question.prompt_tokens - 1)  # the last one gives the logits
+    found = min(question.shared_tokens, question.prompt_tokens - 1)  # the last token is needed for the logits
     if case.sheet is None or not case.generates or case.arch.encoder or found <= question.cached_tokens:
         return
     if not all(isinstance(layer.attention, Attention | LatentAttention) for layer in case.arch.layers):
@@ -99,7 +99,7 @@ def prefill_chunks(case: Case) -> Iterator[Proposal]:
 def graphs(case: Case) -> Iterator[Proposal]:
     """Proposes CUDA graphs on GPUs where the runtime launches kernels one by one.
 
-    CUDA graphs: decode captured once and replayed, so that the host launches one graph instead of every kernel.
+    With CUDA graphs decode is captured once and replayed, so the host launches one graph instead of every kernel.
     """
     runtime = case.question.served_by
     if not case.captures_graphs or runtime.graphs or runtime.local:
@@ -116,9 +116,9 @@ def graphs(case: Case) -> Iterator[Proposal]:
 
 
 def runtime_fusion(case: Case) -> Iterator[Proposal]:
-    """Proposes, on GPUs, each runtime that fuses chains which this one does not, or captures decode in a graph.
+    """On GPUs, proposes each runtime that fuses chains which this one does not, or that captures decode in a graph.
 
-    Runtimes that leave chains of kernels unfused, or launch every kernel from the host.
+    It applies to runtimes that leave chains of kernels unfused, or launch every kernel from the host.
     """
     now = case.question.served_by
     if not case.captures_graphs or now.local:
@@ -144,7 +144,7 @@ def runtime_fusion(case: Case) -> Iterator[Proposal]:
 def fused_chains(case: Case) -> Iterator[Proposal]:
     """Proposes a fused kernel for each chain that this runtime does not fuse.
 
-    Chains of kernels that the runtime does not fuse, and the gain of fusing each.
+    Each proposal is priced separately, which gives the gain of fusing that chain.
     """
     runtime = case.question.served_by
     if case.sheet is None or runtime.local:

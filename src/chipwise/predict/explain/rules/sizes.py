@@ -22,16 +22,16 @@ from chipwise.predict.explain.rules.change import (
 )
 
 SOURCE = "Anthony et al. 2024, The Case for Co-Designing Model Architectures with Hardware, arXiv:2401.14489"
-SIZES = (128, 64)  # sizes that fused attention kernels are built for
+SIZES = (128, 64)  # head sizes supported by fused attention kernels
 SMALL = 2e9  # parameters
-LONGER = 0.06  # growth of texts, in tokens, for each halving of the vocabulary
+LONGER = 0.06  # relative growth of texts in tokens for each halving of the vocabulary
 REACH = 0.06  # largest relative widening of a feed-forward
 
 
 def aligned_width(case: Case) -> Iterator[Proposal]:
     """Proposes the nearest FFN widths below and above that are multiples of the tile on every device.
 
-    FFN widths that are no multiple of the tile: part of each product's last tile is wasted.
+    If the width is not a multiple of the tile, part of each product's last tile is wasted.
     """
     multiple = columns_of_tile(case.sheet, "bf16")
     blocks = feed_forwards(case.arch)
@@ -59,7 +59,7 @@ def aligned_width(case: Case) -> Iterator[Proposal]:
 def hidden_size(case: Case) -> Iterator[Proposal]:
     """Proposes the nearest multiples of half a tile below and above; heads keep their number and size.
 
-    Hidden sizes that are no multiple of the tile: each product has it as columns or inner dimension.
+    Every product has the hidden size as its number of columns or as its inner dimension.
     """
     multiple = max(16, columns_of_tile(case.sheet, "bf16") // 2)
     width = case.arch.d_model
@@ -82,9 +82,9 @@ def hidden_size(case: Case) -> Iterator[Proposal]:
 
 
 def head_size(case: Case) -> Iterator[Proposal]:
-    """Proposes heads of 128 or 64 where they have another size, at the same total width of queries.
+    """Proposes heads of size 128 or 64 if they have another size, at the same total width of queries.
 
-    Head sizes without a tile in attention kernels: the same width in heads of a supported size.
+    Attention kernels have no tiles for other head sizes.
     """
     blocks = attentions(case.arch)
     if not blocks or blocks[0].head_size in (64, 128, 256):
@@ -110,7 +110,7 @@ def head_size(case: Case) -> Iterator[Proposal]:
 
 
 def vocabulary(case: Case) -> Iterator[Proposal]:
-    """Proposes to pad the vocabulary to the next multiple of the tile's columns, at most of 128.
+    """Proposes to pad the vocabulary to the next multiple of the tile's columns (at most 128).
 
     Vocabularies that are no multiple of the tile waste the head's last tile and may prevent aligned loads.
     """
@@ -132,9 +132,9 @@ def vocabulary(case: Case) -> Iterator[Proposal]:
 
 
 def small_vocabulary(case: Case) -> Iterator[Proposal]:
-    """Proposes a quarter of the vocabulary for small models with a head of 20 % of a decode step or more.
+    """Proposes a quarter of the vocabulary for small models whose head takes 20 % of a decode step or more.
 
-    Large vocabularies in small models: the head is read for every token, and has many of the parameters.
+    In small models with a large vocabulary, the head has many of the parameters and is read for every token.
     """
     arch = case.arch
     if not arch.head.writes or arch.parameters() > SMALL or case.share("decode", place="head") < 0.2:
@@ -154,9 +154,9 @@ def small_vocabulary(case: Case) -> Iterator[Proposal]:
 
 
 def tied_embeddings(case: Case) -> Iterator[Proposal]:
-    """Proposes to tie the head to the token table where the two are 20 % of the parameters or more.
+    """Proposes to tie the head to the token table if the two have 20 % of the parameters or more.
 
-    Small models with separate token table and head: one table for both.
+    It applies to small models with separate token table and head.
     """
     arch = case.arch
     if arch.tie_embeddings or not arch.head.writes:
@@ -182,7 +182,7 @@ def _percent(share: float) -> str:
 def wave_quantisation(case: Case) -> Iterator[Proposal]:
     """Proposes, on GPUs, a wider feed-forward that is faster because its tiles fill whole waves.
 
-    Wave quantisation: products whose tiles fill the chip's units slightly more than n times take n + 1 waves.
+    Products whose tiles fill the chip's units slightly more than n times take n + 1 waves (wave quantisation).
     """
     blocks = feed_forwards(case.arch)
     if not blocks or case.sheet is None or case.sheet.kind != "gpu":
