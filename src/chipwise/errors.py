@@ -31,13 +31,13 @@ from collections.abc import Iterable, Sequence
 
 MOST_CHARACTERS = 2000
 MOST_SUGGESTED, MOST_LISTED, MOST_CANDIDATES = 5, 20, 12  # names
-LEAST_TYPED = 3  # characters: what is shorter is part of too many names
+LEAST_TYPED = 3  # shorter input is part of too many names
 _LONG = re.compile(r"\S{200,}")
 _OBEYED = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\u2028\u2029]")
 
 
 def printable(text: str) -> str:
-    r"""``text`` with a ``?`` for each character that a terminal obeys instead of showing; tabs and new lines stay.
+    r"""``text`` with control characters replaced by ``?``; tabs and new lines are kept.
 
     >>> printable("a\x1b[2Jb")
     'a?[2Jb'
@@ -77,7 +77,7 @@ class SpecError(InputError):
         super().__init__(f"{where}: {message}" if where else message)
 
     def inside(self, *, file: str | None = None, field: str | None = None) -> SpecError:
-        """Copy of the error with ``field`` put before its path, and with a file if it had none."""
+        """A copy of the error with ``field`` before its path, and with ``file`` if it had none."""
         path = ".".join(part for part in (field, self.field) if part) or None
         return type(self)(self.message, file=self.file or file, field=path)
 
@@ -90,12 +90,12 @@ class UnknownName(InputError):
     """A name that no table holds.
 
     Args:
-        kind: The kind of thing, such as ``device``.
+        kind: What the name refers to, such as ``device``.
         name: The name that was given.
         known: The names that exist.
-        listed_by: The command that lists them, where they are many.
-        near: Those that are most like it, best first, where more than spelling tells.
-        said: The half sentence instead of suggestions.
+        listed_by: The command that lists the names, if there are many.
+        near: The most similar names, best first, if similarity depends on more than spelling.
+        said: Text to use instead of suggestions.
     """
 
     def __init__(
@@ -186,11 +186,11 @@ class WorkerError(ChipwiseError):
 
 
 class Unreachable(ChipwiseError):
-    """A machine cannot be reached, or lacks a tool for measuring. This is not the model's fault, so the caller ends."""
+    """A machine cannot be reached, or lacks a tool for measuring. It is not the model's fault, so the command ends."""
 
 
 class JobsMissing(ChipwiseError):
-    """Results of jobs that run elsewhere are missing; the search continues when they are there."""
+    """Results of jobs that run elsewhere are missing; the search continues once they are available."""
 
     exit_code = 3
 
@@ -204,7 +204,7 @@ class MeasurementError(ChipwiseError):
 
 
 def short(value: object, *, quoted: bool = True, limit: int = 60) -> str:
-    """``value`` as a message shows it: cut to ``limit`` characters.
+    """``value`` for a message, cut to ``limit`` characters.
 
     >>> short("ab"), short("x" * 100, limit=10)
     ("'ab'", "'xxxxxxxx…")
@@ -225,7 +225,7 @@ def counted(count: int, noun: str, plural: str | None = None) -> str:
 
 
 def listed(names: Sequence[str]) -> str:
-    """Names as a message lists them, at most ``MOST_CANDIDATES``.
+    """Names listed for a message, at most ``MOST_CANDIDATES``.
 
     >>> listed(["a"]), listed(["a", "b", "c"])
     ("'a'", "'a', 'b' or 'c'")
@@ -240,13 +240,13 @@ def listed(names: Sequence[str]) -> str:
 def nearest(name: str, known: Iterable[str], *, listed_by: str = "") -> str:
     """Half a sentence with suggestions: names that contain the given text, else similar ones.
 
-    Case does not matter. Where there are many names and none is like it, they are counted, not listed.
+    Case is ignored. If there are many names and none is similar, the message states their number instead.
 
     >>> nearest("h100", ["h100-sxm", "H100-pcie", "a100"])
     "did you mean 'h100-sxm' or 'H100-pcie'?"
     """
     names, typed = sorted(known), name.strip().lower()
-    holding = sorted((each for each in names if typed and typed in each.lower()), key=len)  # the plainest first
+    holding = sorted((each for each in names if typed and typed in each.lower()), key=len)  # shortest names first
     spelled: dict[str, str] = {}
     for each in names:
         spelled.setdefault(each.lower(), each)

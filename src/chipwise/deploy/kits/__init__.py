@@ -1,1 +1,1 @@
-"""Kits: folders that a person runs on another machine, and the results that come back."""
+"""Kits: folders of models that a person measures on another machine, and the results that come back."""

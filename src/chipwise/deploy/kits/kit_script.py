@@ -3,12 +3,11 @@
     python3 kit.py              measures every model, writes kit-results.json
     python3 kit.py --help       all options
 
-It needs Python 3.9 or newer and the runtime alone: the package onnxruntime for .onnx files; for .gguf files the
+It needs only Python 3.9 or newer and the runtime: the package onnxruntime for .onnx files; for .gguf files the
 package llama-cpp-python, or llama.cpp's own program llama-bench. The protocol is that of ``chipwise measure``: each
 measurement runs in a fresh process, warms up until two requests agree, then times at least 30 prefills and 200 decode
-steps; models take turns, so that a machine that heats up slows all alike. Power is read from what the system offers:
-counters of processor packages, sensors of boards, nvidia-smi, or the battery of a device that runs on it. Nothing is
-sent anywhere.
+steps; models take turns, so that a machine that heats up slows all of them equally. Power is read from counters of
+processor packages, board sensors, nvidia-smi, or the battery of a device that runs on it. Nothing is sent anywhere.
 """
 
 from __future__ import annotations
@@ -36,8 +35,8 @@ from typing import TYPE_CHECKING, Literal
 
 SCHEMA, RESULTS = "chipwise.kit/1", "chipwise.kit_results/1"
 FIRST_CYCLES, STEADY, WARM_UP_S = 2, 0.03, 0.5
-LOOK_S, FEWEST_LOOKS = 0.1, 4  # between two readings of power; fewer readings than this tell nothing
-LEAST_BATTERY_W = 0.2  # a device that works draws more: its driver states another unit than the kernel's
+LOOK_S, FEWEST_LOOKS = 0.1, 4  # seconds between two readings of power, and fewest readings for a mean
+LEAST_BATTERY_W = 0.2  # a working device draws more; less means that the driver uses another unit than the kernel
 if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
@@ -54,7 +53,7 @@ class KitError(Exception):
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Measures all models of the folder that this file lies in."""
+    """Measures all models in the folder of this file."""
     options = _options(arguments)
     if options.worker:
         return _work()
@@ -128,7 +127,7 @@ def _are(fields: object, kind: type, names: Iterable[str]) -> bool:
 
 
 def _free_name(path: Path) -> Path:
-    """``path``, or with the time in its name where there is such a file: earlier results stay."""
+    """``path``, or if it exists the same name with the time appended, so that earlier results are kept."""
     if not path.parent.is_dir():
         raise KitError(f"--out {path}: there is no folder {path.parent}")
     if path.exists() and not path.is_file():
@@ -225,7 +224,7 @@ def _show(file: str, turn: int, turns: int, reply: Reply, workload: Workload) ->
 
 
 def _write(path: Path, value: object) -> None:
-    """Writes so that a kill in between leaves the old file or the new one."""
+    """Writes a file atomically: a kill leaves the old content or the new one."""
     temporary = path.with_name(path.name + ".tmp")
     temporary.write_text(json.dumps(value, allow_nan=False) + "\n", encoding="utf-8")
     os.replace(temporary, path)
@@ -240,7 +239,7 @@ def _request_parts(reply: Reply, workload: Workload) -> list[tuple[str, float]]:
 
 
 def _in_fresh_process(request: Request, *, timeout_s: float, meter: Meter | None = None) -> Reply:
-    """The result of a subprocess, while this process reads the meter."""
+    """The result of a measurement in a subprocess, while this process reads the power meter."""
     with _Watch(meter) as watch:
         reply = _ask(request, timeout_s=timeout_s)
     if "error" not in reply:
@@ -269,10 +268,10 @@ def _ask(request: Request, *, timeout_s: float) -> Reply:
 
 
 def _work() -> int:
-    """One measurement in this process: the request comes on stdin, the reply is the last line of stdout."""
+    """One measurement in this process: the request is read from stdin, the reply is the last line of stdout."""
     request: Request = json.load(sys.stdin)
     reply_to = os.dup(1)
-    os.dup2(2, 1)  # what the runtime prints must not mix with the reply
+    os.dup2(2, 1)  # output of the runtime must not mix with the reply
     try:
         bench = request["runtime"] == "llama.cpp" and request["llama_bench"]
         reply: Reply = _run_llama_bench(request) if bench else _run(request)
@@ -286,7 +285,7 @@ def _work() -> int:
 
 
 def _run(request: Request) -> Reply:
-    """The protocol: two cycles untimed, warm-up until steady, then timed cycles."""
+    """The measurement protocol: two cycles untimed, warm-up until steady, then timed cycles."""
     cpus = _pin(request["threads"])
     session = _open(request)
     loop = _Loop(session, request)
@@ -331,7 +330,7 @@ def _run(request: Request) -> Reply:
 
 
 class _Loop:
-    """Runs requests one after the other; returns the times of their parts."""
+    """Runs requests one after the other and records the times of prefills and decode steps."""
 
     def __init__(self, session: _Onnx | _Llama, request: Request) -> None:
         self._session = session
@@ -350,7 +349,7 @@ class _Loop:
         self.tpot_cpu_s: list[float] = []
 
     def cycle(self, *, decode: bool = True) -> None:
-        """One request: the prompt, then (if ``decode``) all new tokens, greedily."""
+        """One request: the prompt and then, if ``decode``, all new tokens, chosen greedily."""
         session, cpu, clock = self._session, time.process_time, time.perf_counter
         cpu_start, start = cpu(), clock()
         logits = session.prefill(self._tokens)
@@ -370,7 +369,7 @@ class _Loop:
             raise KitError("the model's outputs are not finite numbers")
 
     def warm_up(self) -> bool:
-        """Runs until the median steps of two consecutive cycles agree within 3 %, or about half a second."""
+        """Runs until the median steps of two consecutive cycles agree within 3 %, or for about half a second."""
         started, previous, prefills = time.perf_counter(), float("inf"), []
         for _ in range(FIRST_CYCLES):
             self.cycle()
@@ -395,7 +394,7 @@ def _open(request: Request) -> _Onnx | _Llama:
 
 
 class _Onnx:
-    """A file of chipwise's ONNX exporter in ONNX Runtime on the CPU; all buffers are bound once."""
+    """A file of chipwise's ONNX exporter in ONNX Runtime on the CPU; buffers are bound once."""
 
     def __init__(self, request: Request) -> None:
         if importlib.util.find_spec("onnxruntime") is None:
@@ -418,7 +417,7 @@ class _Onnx:
         facts = json.loads(self._session.get_modelmeta().custom_metadata_map.get("chipwise", "null"))
         if facts is None:
             raise KitError(f"{request['model']}: this ONNX file is not one that chipwise wrote")
-        inner = self._session.get_modelmeta().custom_metadata_map.get("decoder")  # of what makes images of latents
+        inner = self._session.get_modelmeta().custom_metadata_map.get("decoder")  # decoder of latents to images
         decoder = inner and ort.InferenceSession(base64.b64decode(inner), options, providers=["CPUExecutionProvider"])
         self._decoder: ort.InferenceSession | None = decoder
         self.vocab_size, self.encodes, self._facts = facts["vocab_size"] or 1, "encodes" in facts, facts
@@ -428,7 +427,7 @@ class _Onnx:
             raise KitError(f"{request['model']}: it has {facts['max_tokens']} positions; the workload needs {room}")
         if "image" in facts:
             drawn, shape = np.random.default_rng(0), (batch, *facts["image"])
-            numbers = facts.get("numbers")  # of a text's words
+            numbers = facts.get("numbers")  # vocabulary of a text given as word ids
             self._image = drawn.integers(numbers, size=shape) if numbers else drawn.standard_normal(shape, np.float32)
             self._told = {name: np.zeros((batch, 1), np.float32) for name in facts.get("told", ())}
             if self._told:
@@ -483,16 +482,16 @@ class _Onnx:
         return found
 
     def prefill(self, tokens: Tokens) -> Values:
-        """The last position's logits of a new prompt; an encoder's output."""
+        """Logits of the last position of a new prompt; for an encoder, its output."""
         if "image" in self._facts:
             if not self._facts.get("steps"):
                 return self._run({self._session.get_inputs()[0].name: self._image})
             image: Values = self._image.astype(self.numpy.float32, copy=False)
             last: Values = self.numpy.zeros_like(image)
-            for time_now, now, before in self._moves():  # a denoiser: an image in so many passes
+            for time_now, now, before in self._moves():  # a denoiser: one image takes several passes
                 self._told["time"].fill(time_now)
                 velocity = self._run({"image": image, **self._told})
-                if "guidance" in self._facts:  # asked again without a label
+                if "guidance" in self._facts:  # second pass without a label
                     free = {**self._told, "label": self.numpy.full_like(self._told["label"], self._facts["labels"])}
                     without = self._run({"image": image, **free})
                     velocity = without + self._facts["guidance"] * (velocity - without)
@@ -524,7 +523,7 @@ class _Onnx:
 
 
 class _Llama:
-    """A GGUF file in llama.cpp, through the package llama-cpp-python."""
+    """A GGUF file in llama.cpp, by the package llama-cpp-python."""
 
     encodes = False
     log: object = None  # llama.cpp may call it until the process ends
@@ -552,7 +551,7 @@ class _Llama:
         made.n_ctx, made.n_seq_max, made.kv_unified = room * batch, batch, False
         made.n_batch = made.n_ubatch = room * batch
         made.n_threads = made.n_threads_batch = request["threads"]
-        if not request["gpu_layers"]:  # on the CPU as chipwise measure runs it: cache in FP32, no flash kernel
+        if not request["gpu_layers"]:  # same as chipwise measure on the CPU: cache in FP32, no flash attention
             made.type_k = made.type_v = 0
             made.flash_attn_type = llama_cpp.LLAMA_FLASH_ATTN_TYPE_DISABLED
         self._context = llama_cpp.llama_init_from_model(self._model, made)
@@ -563,7 +562,7 @@ class _Llama:
         self._count, self._length = batch, 0
 
     def prefill(self, tokens: Tokens) -> Values:
-        """The last position's logits of a new prompt."""
+        """Logits of the last position of a new prompt."""
         self._api.llama_memory_clear(self._memory, False)
         self._length = 0
         return self.decode(tokens)
@@ -587,7 +586,7 @@ class _Llama:
 
 
 def _llama_bench(given: str | None) -> str | None:
-    """The program to use for GGUF files: as given, else one on the PATH where the package is missing."""
+    """The llama-bench program for GGUF files: the given one, or one on the PATH if the package is missing."""
     if given:
         found = shutil.which(given) or (os.path.abspath(given) if os.path.isfile(given) else None)
         if found is None:
@@ -597,7 +596,7 @@ def _llama_bench(given: str | None) -> str | None:
 
 
 def _run_llama_bench(request: Request) -> Reply:
-    """Runs llama-bench twice: prompts, and new tokens after a prompt. A sample of the latter is a mean over steps."""
+    """Runs llama-bench for prompts, then for new tokens after a prompt. A sample of the latter is a mean over steps."""
     if request["batch"] != 1:
         raise KitError("llama-bench measures one sequence; for batches install the package llama-cpp-python")
     prompt, new = request["prompt_tokens"], max(1, request["new_tokens"] - 1)
@@ -616,7 +615,7 @@ def _run_llama_bench(request: Request) -> Reply:
     after, cpu_s = _load(cpus), sum(os.times()[2:4]) - cpu_s
     after["cpu_s"], before["cpu_s"] = cpu_s, 0.0  # of the program, not of this process
     readings = _readings(before, after, threads=0, cpus=len(cpus))
-    readings["elsewhere"] = readings.pop("others")  # the program is not pinned: others share all cores with it
+    readings["elsewhere"] = readings.pop("others")  # the program is not pinned, so other processes share all its cores
     return {
         "cpus": [],
         "runtime_version": "llama-bench {build_commit} ({build_number})".format(**{**_NO_BUILD, **first}),
@@ -629,7 +628,7 @@ def _run_llama_bench(request: Request) -> Reply:
         "wall_s": after["wall_s"] - before["wall_s"],
         "peak_memory_bytes": _peak_memory_bytes(children=True),
         "energy_j": None,
-        "windows": {"ttft_s": times[:2], "tpot_s": times[1:]},  # loading the file is in both
+        "windows": {"ttft_s": times[:2], "tpot_s": times[1:]},  # loading the file is part of both
         "readings": {name: readings[name] for name in ("steal", "elsewhere")},
         "reference_s": {},
         "load_before": before["load"],
@@ -661,14 +660,14 @@ def _bench(command: list[str]) -> Bench:
 
 
 class Meter:
-    """A source of power: ``read`` gives joules since some moment (``counts``), or watts now; None if it fails."""
+    """A power source. ``read`` returns joules since some moment (if ``counts``) or current watts; None if it fails."""
 
     def __init__(self, name: str, read: Callable[[], float | None], *, counts: bool = False) -> None:
         self.name, self.read, self.counts = name, read, counts
 
 
 class _Watch:
-    """Reads a meter in a separate thread while another process works."""
+    """Reads a power meter in a separate thread while another process works."""
 
     def __init__(self, meter: Meter | None) -> None:
         self._meter, self._over = meter, threading.Event()
@@ -693,7 +692,7 @@ class _Watch:
             self._over.wait(LOOK_S)
 
     def settle(self, reply: Reply, request: Request) -> None:
-        """Gives the reply its joules: mean watts, its parts weighted as in a request, times the seconds of timing."""
+        """Adds joules to the reply: mean watts (prefill and decode weighted as in a request) times timed seconds."""
         windows, seconds = reply.pop("windows"), dict(_request_parts(reply, request))
         if self._meter is None:
             return
@@ -709,9 +708,9 @@ class _Watch:
 
 
 def mean_w(looks: Sequence[tuple[float, float]], start: float, end: float, *, counts: bool) -> float | None:
-    """Mean watts between two moments, from readings (moment, joules or watts); None if they are too few.
+    """Mean watts between two moments, from readings (moment, joules or watts); None if there are too few readings.
 
-    A counter that starts again from zero in between has wrapped: what it counted then is left out.
+    If a counter wraps to zero in between, that interval is left out.
     """
     inside = [(when, value) for when, value in looks if start <= when <= end]
     if len(inside) < FEWEST_LOOKS:
@@ -724,10 +723,10 @@ def mean_w(looks: Sequence[tuple[float, float]], start: float, end: float, *, co
 
 
 def find_meter(root: str = "/", *, gpu: bool = False) -> tuple[Meter | None, str]:
-    """The best source of power that is here, and else why there is none.
+    """The best power source of this machine, or the reason why there is none.
 
-    A graphics card has its own (nvidia-smi); then come sensors of boards (INA3221 of a Jetson), counters of processor
-    packages (RAPL), and the battery of a device that runs on it, which feeds the screen too.
+    Sources in order of preference: nvidia-smi for a graphics card, board sensors (INA3221 of a Jetson), counters of
+    processor packages (RAPL), and the battery, if the device runs on it (this includes the screen).
 
     References:
         Linux kernel documentation: power/powercap/powercap.rst, hwmon/sysfs-interface.rst (mV, mA, uW, uJ),
@@ -753,7 +752,7 @@ def find_meter(root: str = "/", *, gpu: bool = False) -> tuple[Meter | None, str
 
 
 def _rails(base: Path) -> dict[str, Callable[[], float | None]]:
-    """Watts of the supply rails that board sensors know, by name: the whole module's rail alone where there is one."""
+    """Watts of the supply rails that board sensors report, by name; only the whole module's rail if there is one."""
     found: dict[str, Callable[[], float | None]] = {}
     for chip in sorted((base / "sys/class/hwmon").glob("hwmon*")):
         if not (_text(str(chip / "name")) or "").startswith(("ina3221", "ina226", "ina231")):
@@ -773,7 +772,7 @@ def _rail_w(volts: Path, amperes: Path) -> float | None:
 
 
 def _battery(base: Path) -> tuple[Meter | None, str]:
-    """The battery as a meter, or why it is none."""
+    """The battery as a power meter, or the reason why it cannot be used."""
     for supply in sorted((base / "sys/class/power_supply").glob("*")):
         if _text(str(supply / "type")) != "Battery" or _text(str(supply / "scope")) == "Device":
             continue
@@ -822,7 +821,7 @@ def _sum_of(parts: Iterable[Callable[[], float | None]]) -> float | None:
 
 
 def describe_machine() -> dict[str, object]:
-    """Description of this machine by its operating system; None if unknown."""
+    """Description of this machine as reported by its operating system; None for unknown values."""
     cpu, cores = _cpu_name(), os.cpu_count() or 1
     try:
         memory: int | None = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
@@ -846,7 +845,7 @@ def describe_machine() -> dict[str, object]:
 
 
 def _flags() -> str:
-    """The flags of the CPU that tell its instructions for integer products."""
+    """The CPU flags for integer dot product instructions."""
     found = re.search(r"^(?:flags|Features)\s*:\s*(.+)$", _text("/proc/cpuinfo") or "", re.MULTILINE)
     flags = found.group(1).split() if found else []
     return " ".join(flag for flag in INTEGER_FLAGS if flag in flags)
@@ -872,7 +871,7 @@ def _cpu_name() -> str:
 
 
 def _said(*command: str) -> str | None:
-    """Output of a system program; None if there is no such program."""
+    """Output of a system program; None if the program does not exist."""
     if shutil.which(command[0]) is None:
         return None
     try:
@@ -896,7 +895,7 @@ def _number(text: str | None) -> int | None:
 
 
 def _clock_hz(cpus: Sequence[int], file: str = "scaling_cur_freq", *, best: bool = False) -> float | None:
-    """Mean (or highest) clock of the cores."""
+    """Mean (or highest) clock of the cores in Hz."""
     texts = [_text(f"/sys/devices/system/cpu/cpu{cpu}/cpufreq/{file}") for cpu in cpus]
     found = [1e3 * khz for khz in map(_number, texts) if khz]
     if not found:
@@ -905,13 +904,13 @@ def _clock_hz(cpus: Sequence[int], file: str = "scaling_cur_freq", *, best: bool
 
 
 def _temperature_c() -> float | None:
-    """The hottest thermal zone, degrees Celsius."""
+    """Temperature of the hottest thermal zone in degrees Celsius."""
     texts = [_text(str(zone)) for zone in Path("/sys/class/thermal").glob("thermal_zone*/temp")]
     return max((milli / 1e3 for milli in map(_number, texts) if milli), default=None)
 
 
 def _peak_memory_bytes(*, children: bool = False) -> int | None:
-    """Most resident memory of this process, or of the largest of its children."""
+    """Peak resident memory of this process, or of the largest of its children."""
     if not children:
         found = re.search(r"^VmHWM:\s*(\d+) kB", _text("/proc/self/status") or "", re.MULTILINE)
         if found:
@@ -925,7 +924,7 @@ def _peak_memory_bytes(*, children: bool = False) -> int | None:
 
 
 def _pin(threads: int) -> list[int]:
-    """Reserves the fastest, then idlest cores, where the system supports it; their numbers."""
+    """Pins this process to the fastest, then idlest cores, if the system supports it; returns the cores."""
     if not hasattr(os, "sched_getaffinity"):
         return list(range(threads))
     allowed = sorted(os.sched_getaffinity(0))
@@ -939,7 +938,7 @@ def _pin(threads: int) -> list[int]:
 
 
 def _busy_s(cpus: Sequence[int]) -> tuple[float | None, float | None]:
-    """Seconds for which the cores worked, and for which the hypervisor took them away."""
+    """Seconds for which the cores were busy, and for which the hypervisor took them away."""
     lines, names = (_text("/proc/stat") or "").splitlines(), {f"cpu{cpu}" for cpu in cpus}
     found = [[int(field) for field in line.split()[1:9]] for line in lines if line.split()[0] in names]
     if not found or not hasattr(os, "sysconf"):
@@ -950,7 +949,7 @@ def _busy_s(cpus: Sequence[int]) -> tuple[float | None, float | None]:
 
 
 def _load(cpus: Sequence[int]) -> Load:
-    """Counters at this moment; the load in between is the difference of two readings."""
+    """Load counters at this moment; the load over a period is the difference of two readings."""
     busy, steal = _busy_s(cpus)
     others = sorted(set(range(os.cpu_count() or 1)) - set(cpus))
     switches: int | None = None
@@ -970,7 +969,7 @@ def _load(cpus: Sequence[int]) -> Load:
 
 
 def _readings(before: Load, after: Load, *, threads: int, cpus: int) -> dict[str, float | None]:
-    """Shares of the time in which other processes ran, by chipwise's names."""
+    """Shares of the time used by other processes, by the names that chipwise uses."""
 
     def change(name: Literal["busy_s", "steal_s", "elsewhere_s", "switches"]) -> float | None:
         one, other = before[name], after[name]

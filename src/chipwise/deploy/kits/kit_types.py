@@ -1,4 +1,4 @@
-"""What a kit's script reads and writes, as JSON: its types alone, since the script must run where chipwise is not."""
+"""Types of the JSON that a kit's script reads and writes. Only types, because the script runs without chipwise."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from chipwise.deploy.measure import messages
 
 
 class Workload(TypedDict):
-    """What is asked of a model."""
+    """Requests to measure a model with."""
 
     batch: int
     prompt_tokens: int
@@ -16,7 +16,7 @@ class Workload(TypedDict):
 
 
 class Settings(Workload):
-    """How each file is measured."""
+    """Settings of the measurement of each file."""
 
     threads: int
     gpu_layers: int
@@ -28,17 +28,17 @@ class Settings(Workload):
 
 
 class Request(Settings):
-    """One measurement, as the process that makes it reads it."""
+    """Request to the measuring process for one measurement."""
 
     model: str
     runtime: str
 
 
 class Reply(messages.Reply, total=False):
-    """What one measurement found; an error alone where it failed."""
+    """Result of one measurement; only ``error`` if it failed."""
 
-    windows: dict[str, list[float]]  # beginning and end of what was timed, for the meter
-    backends: str | None  # of llama-bench
+    windows: dict[str, list[float]]  # start and end of the timed periods, for the power meter
+    backends: str | None  # for llama-bench only
 
 
 class Model(TypedDict):
@@ -52,7 +52,7 @@ class Model(TypedDict):
 
 
 class Kit(TypedDict, total=False):
-    """``kit.json``."""
+    """Contents of ``kit.json``."""
 
     schema: str
     device: str | None
@@ -64,7 +64,7 @@ class Kit(TypedDict, total=False):
 
 
 class Measured(TypedDict):
-    """The rounds of one file."""
+    """All rounds of one file."""
 
     file: str
     sha256: str
@@ -73,7 +73,7 @@ class Measured(TypedDict):
 
 
 class Results(TypedDict):
-    """``kit-results.json``."""
+    """Contents of ``kit-results.json``."""
 
     schema: str
     created: str
@@ -86,7 +86,7 @@ class Results(TypedDict):
 
 
 class Load(TypedDict):
-    """Counters at one moment."""
+    """Load counters at one moment."""
 
     wall_s: float
     cpu_s: float
@@ -98,7 +98,7 @@ class Load(TypedDict):
 
 
 class Bench(TypedDict, total=False):
-    """What llama-bench prints of one test."""
+    """One test in the output of llama-bench."""
 
     samples_ns: list[float]
     build_commit: str

@@ -1,9 +1,9 @@
 """Kits: files to copy to another device, and the results that return as one JSON file.
 
 A kit is a folder: exported models, ``kit.json`` (this module's :class:`Kit`), the script of ``kit_script.py`` as
-``kit.py`` and instructions. The script writes :class:`KitResults`, which hold the kit's own description, so they say
-what was measured wherever they are read. Rounds have the fields of the measuring process's reply (``worker.py``) and
-become measurements the same way.
+``kit.py`` and instructions. The script writes :class:`KitResults`, which include the kit's description and can
+therefore be imported anywhere. Rounds have the fields of the measuring process's reply (``worker.py``) and are
+converted to measurements in the same way.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ from chipwise.model.ops.workload import Workload
 
 SCHEMA, RESULTS = "chipwise.kit/1", "chipwise.kit_results/1"
 MANIFEST, SCRIPT, README = "kit.json", "kit.py", "README.md"
-WRITTEN = {MANIFEST, SCRIPT, README, "models", "results"}  # names in a kit's folder
-RUNTIMES = ("onnxruntime", "llama.cpp")  # that the script measures
+WRITTEN = {MANIFEST, SCRIPT, README, "models", "results"}  # file names in a kit's folder
+RUNTIMES = ("onnxruntime", "llama.cpp")  # runtimes that the script can measure
 Role = Literal["winner", "reference", "finalist", "front", "model"]
 
 
@@ -43,17 +43,17 @@ Role = Literal["winner", "reference", "finalist", "front", "model"]
 class KitModel:
     """One exported file of a kit."""
 
-    file: str  # in the kit's folder
+    file: str  # relative to the kit's folder
     sha256: str
     bytes: int
     runtime: str
     name: str
-    design: str  # digest
+    design: str  # digest of the design
     weights: str = "fp32"
-    arch: Mapping[str, object] | None = None  # None if the file does not tell its design
+    arch: Mapping[str, object] | None = None  # None if the file does not contain its design
     role: Role = "model"
-    trial: int | None = None  # of its run
-    made_from: Mapping[str, str] = field(default_factory=dict)  # file of the run's folder -> its SHA-256 when packed
+    trial: int | None = None  # number of the trial in its run
+    made_from: Mapping[str, str] = field(default_factory=dict)  # file in the run's folder -> its SHA-256 when packed
 
     def __post_init__(self) -> None:
         check_fields(self)
@@ -63,7 +63,7 @@ class KitModel:
         require_label(self.file, "file")
 
     def known_design(self, *, file: str | None = None) -> Design | None:
-        """The design in full, where the kit holds it.
+        """The full design, if the kit contains it.
 
         Raises:
             SpecError: It is not a valid one.
@@ -76,7 +76,7 @@ class KitModel:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KitRun:
-    """The run that a kit's models come from."""
+    """The run from which a kit's models come."""
 
     name: str
     identity: str
@@ -85,21 +85,21 @@ class KitRun:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Kit:
-    """Contents of ``kit.json``: files, settings of the measurement, and device."""
+    """Contents of ``kit.json``: files, settings of the measurement, and the device."""
 
     schema: str = SCHEMA
     created: str  # ISO 8601
-    version: str  # of chipwise
+    version: str  # version of chipwise
     name: str
     workload: Workload
     models: tuple[KitModel, ...]
     threads: int = 1
     seed: int = 0
-    device: str | None = None  # as the user names it; None: whatever machine the script finds itself on
-    machine: str | None = None  # name of the one machine it may run on, where that is known
-    gpu_layers: int = 0  # llama.cpp: layers on the GPU; -1 for all
+    device: str | None = None  # device as named by the user; None: any machine
+    machine: str | None = None  # name of the only machine it may run on, if known
+    gpu_layers: int = 0  # llama.cpp: number of layers on the GPU; -1 for all
     run: KitRun | None = None
-    seal: str = ""  # digest of all other fields, by which a change after packing is noticed
+    seal: str = ""  # digest of all other fields, which detects changes after packing
 
     def __post_init__(self) -> None:
         check_fields(self)
@@ -113,13 +113,13 @@ class Kit:
             raise SpecError("two models have the same file", field="models")
 
     def to_data(self) -> dict[str, object]:
-        """The kit as plain data, sealed."""
+        """The kit as plain data, including its seal."""
         return sealed(plain(self))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KitMachine:
-    """The machine that the script ran on, as its system describes it; None if it does not."""
+    """The machine on which the script ran, as its operating system reports it; None for unknown values."""
 
     name: str
     cpu: str
@@ -127,12 +127,12 @@ class KitMachine:
     memory_bytes: int | None = None
     model: str | None = None
     gpus: tuple[str, ...] = ()
-    clock_hz: float | None = None  # highest
+    clock_hz: float | None = None  # highest clock
     temperature_c: float | None = None
-    power_meter: str | None = None  # what power was read from
+    power_meter: str | None = None  # source of the power readings
     os: str = ""
     architecture: str = ""
-    flags: str = ""  # of the CPU's instructions for integer products
+    flags: str = ""  # CPU flags for integer dot products
     python: str = ""
 
     def __post_init__(self) -> None:
@@ -146,7 +146,7 @@ class KitMachine:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KitRound:
-    """One measurement in a fresh process; fields as in the reply of ``worker.py``."""
+    """One measurement in a fresh process; the fields are those of the reply of ``worker.py``."""
 
     runtime_version: str
     ttft_s: tuple[float, ...]
@@ -160,16 +160,16 @@ class KitRound:
     readings: dict[str, float | None]
     facts: dict[str, str]
     machine: str
-    reference_s: dict[str, tuple[float, ...]] = field(default_factory=dict)  # of other scripts; nothing to compare with
+    reference_s: dict[str, tuple[float, ...]] = field(default_factory=dict)  # other scripts; nothing to compare with
     cpus: tuple[int, ...] = ()
     load_before: float | None = None
     load_after: float | None = None
     clock_hz_before: float | None = None
     clock_hz_after: float | None = None
     temperature_c: float | None = None
-    steps_per_sample: int = 1  # decode steps that one tpot sample is the mean of
-    backends: str | None = None  # of llama.cpp
-    energy_from: str | None = None  # what the joules were read from, and so what they are of
+    steps_per_sample: int = 1  # decode steps averaged in one tpot sample
+    backends: str | None = None  # backends of llama.cpp
+    energy_from: str | None = None  # source of the joules, which implies what they include
 
     def __post_init__(self) -> None:
         for name, least in (("ttft_s", SHORTEST_S), ("tpot_s", SHORTEST_S), ("ttft_cpu_s", 0), ("tpot_cpu_s", 0)):
@@ -195,11 +195,11 @@ class KitMeasured:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KitResults:
-    """Reads the script's result file. Inconsistent values are refused."""
+    """Results of a kit's script. Inconsistent values are refused."""
 
     schema: str
     created: str
-    complete: bool  # whether every model was measured to the end
+    complete: bool  # whether every model was measured completely
     device: str | None
     machine: KitMachine
     threads: int
@@ -240,11 +240,11 @@ class KitResults:
 
     @property
     def device_name(self) -> str:
-        """The device under which measurements are kept: the stated one, else the machine's own name."""
+        """The device name for stored measurements: the stated one, else the machine's own name."""
         return self.device or self.machine.name
 
     def measurements(self) -> list[tuple[KitModel, Measurement]]:
-        """Each measured model with all its samples. Models that could not be measured are left out."""
+        """Each measured model with all its samples, without models that could not be measured."""
         models = {model.file: model for model in self.kit.models}
         return [
             (models[item.file], self._measurement(models[item.file], item)) for item in self.measured if item.rounds
@@ -273,20 +273,20 @@ class KitResults:
 
 
 def read_results(path: str | Path) -> KitResults:
-    """The results that a kit's script wrote.
+    """Reads the results that a kit's script wrote.
 
     Raises:
-        SpecError: The file is missing, damaged or of another version, or was measured on another machine than stated.
+        SpecError: The file is missing, damaged or of another version, or its machine is not the stated one.
     """
     name = str(path)
     return results_of(parse_whole(read_text(path), name=name), file=name)
 
 
 def parse_whole(text: str, *, name: str) -> object:
-    """The JSON that ``text`` holds.
+    """Parses the JSON in ``text``.
 
     Raises:
-        SpecError: It is not JSON; where it ends too early, the message says that the file was cut off.
+        SpecError: The text is not JSON; if it ends too early, the message says that the file was cut off.
     """
     try:
         return parse_json(text, name=name)
@@ -297,7 +297,7 @@ def parse_whole(text: str, *, name: str) -> object:
 
 
 def results_of(data: object, *, file: str) -> KitResults:
-    """The results in ``data``, as JSON gave it.
+    """The results in ``data``, which was parsed from JSON.
 
     Raises:
         SpecError: See :func:`read_results`.
@@ -324,10 +324,10 @@ def sha256_of(path: Path) -> str:
 
 
 def another_device(stated: str, machine: KitMachine) -> str | None:
-    """The chip that ``machine`` reports, if it contradicts ``stated``; None if they agree or cannot be compared.
+    """The chip that ``machine`` reports if it contradicts ``stated``; None if they agree or cannot be compared.
 
     Names of processors and GPUs are compared with the titles and aliases of all data sheets: the longest title whose
-    words all occur must be the stated device's. Devices without a data sheet are taken as stated.
+    words all occur in them must be the stated device's. Devices without a data sheet are not checked.
     """
     try:
         sheet = datasheet.load(stated)
@@ -355,21 +355,21 @@ _MAKERS = ("intel", "amd", "apple", "qualcomm", "nvidia", "mediatek", "samsung",
 
 
 def _names(sheet: datasheet.DeviceProfile) -> list[frozenset[str]]:
-    """The sets of words that name a device: its title, and aliases that say more than a number."""
+    """Sets of words that name a device: its title, and aliases that contain more than a number."""
     aliases = [alias for alias in sheet.aliases if len(alias) > 4]
     return [_words(name) for name in (sheet.title, *aliases)]
 
 
 def _words(text: str) -> frozenset[str]:
-    """The words of a name, without marks and sizes of memory."""
+    """The words of a name, without trademark signs and memory sizes."""
     return frozenset(re.findall(r"[a-z0-9]+", re.sub(r"\((r|tm|c)\)|\b\d+ ?gb\b", " ", text.lower())))
 
 
 def check_folder(folder: Path) -> None:
-    """Checks that a kit can be written to ``folder``: it is new, empty, or an earlier kit's.
+    """Checks that ``folder`` can hold a kit: it is new, empty, or contains an earlier kit.
 
     Raises:
-        OutputError: It holds other files, or is none.
+        OutputError: It contains other files, or is not a folder.
     """
     with storage(folder):
         names = {path.name for path in folder.iterdir()} if folder.exists() else set()
@@ -379,9 +379,9 @@ def check_folder(folder: Path) -> None:
 
 
 def write(folder: Path, kit: Kit) -> None:
-    """Writes ``kit.json``, the script and the instructions into ``folder``, which holds the models already.
+    """Writes ``kit.json``, the script and the instructions to ``folder``, which already contains the models.
 
-    Model files of an earlier kit there that are not part of this one are removed.
+    Model files of an earlier kit in the folder are removed if they are not part of this one.
 
     Raises:
         StorageError: The disk refused.
@@ -404,7 +404,7 @@ def _earlier(path: Path) -> list[str]:
 
 
 def read_kit(path: str | Path) -> Kit:
-    """The ``kit.json`` of a kit.
+    """Reads a kit's ``kit.json``.
 
     Raises:
         SpecError: It is missing, damaged, or of another version.
@@ -415,7 +415,7 @@ def read_kit(path: str | Path) -> Kit:
 
 
 def _instructions(kit: Kit) -> str:
-    """The text of the README that lies in the folder."""
+    """The text of the README in the kit's folder."""
     request = kit.workload
     where = kit.device or kit.machine or "the device"
     rows = "".join(

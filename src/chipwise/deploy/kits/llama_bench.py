@@ -1,8 +1,9 @@
 """Reads the output of llama.cpp's benchmark program (``llama-bench -o json`` or ``jsonl``) as measurements.
 
-A result of the program is one test, repeated: prompts (``n_prompt`` tokens, nothing generated) or new tokens (``n_gen``
-of them, after ``n_depth`` tokens of context). A measurement needs both: prompts give TTFT, new tokens give TPOT. A
-sample of TPOT is the mean over the steps of one repetition, so percentiles of single steps other than P50 stay unknown.
+A result of the program is one repeated test: of prompts (``n_prompt`` tokens, nothing generated) or of generation
+(``n_gen`` tokens after ``n_depth`` tokens of context). A measurement needs both: prompts give TTFT, generation gives
+TPOT. A TPOT sample is the mean over the steps of one repetition, so percentiles of single steps other than P50 are
+unknown.
 
 References:
     The format: llama.cpp, ``tools/llama-bench/README.md`` (fields ``samples_ns``, ``n_prompt``, ``n_gen``, …).
@@ -27,7 +28,7 @@ from chipwise.errors import SpecError
 from chipwise.model.arch.design import Design
 from chipwise.model.ops.workload import Workload
 
-MOST_PARAMETERS_OFF = 0.02  # a file's count of parameters and the named model's may differ by this share
+MOST_PARAMETERS_OFF = 0.02  # largest relative difference between parameter counts of a file and the named model
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,27 +54,27 @@ class BenchTest:
 
     @property
     def setting(self) -> tuple[object, ...]:
-        """Common settings of tests that belong together."""
+        """The settings that tests of one measurement have in common."""
         cache = (self.type_k, self.type_v)
         return self.model_filename, self.n_threads, self.n_gpu_layers, self.backends, self.cpu_info, *cache
 
     @property
     def on_gpu(self) -> bool:
-        """Whether the model ran on a GPU, as far as the file tells."""
+        """Whether the model ran on a GPU, if the file reveals it."""
         return bool(self.gpu_info) and self.n_gpu_layers != 0
 
 
 def is_llama_bench(text: str) -> bool:
-    """Whether a file's text looks like the program's JSON or JSON lines, be it damaged."""
+    """Whether a file's text looks like the program's JSON or JSON lines, even if damaged."""
     head = text.lstrip()[:4000]
     return head.startswith(("[", "{")) and '"build_commit"' in head and '"model_filename"' in text
 
 
 def read_llama_bench(path: str | Path) -> list[BenchTest]:
-    """The results in a file.
+    """Reads the results in a file.
 
     Raises:
-        SpecError: The file is missing, damaged or not of this format; fields are named.
+        SpecError: The file is missing, damaged or not of this format; the message names the field.
     """
     name, text = str(path), read_text(path)
     if text.lstrip().startswith("{"):
@@ -98,7 +99,7 @@ def _test(row: object, place: str, *, file: str) -> BenchTest:
     except SpecError as error:
         raise error.inside(file=file, field=place) from None
     if not found.samples_ns or min(found.samples_ns) <= 0:
-        raise SpecError("must be times above zero, one a repetition", file=file, field=f"{place}.samples_ns")
+        raise SpecError("must be times above zero, one per repetition", file=file, field=f"{place}.samples_ns")
     return found
 
 
@@ -108,26 +109,26 @@ _NEEDED = ("model_filename", "samples_ns", "n_prompt", "n_gen", "n_threads")
 def measurements_of(
     tests: Sequence[BenchTest], design: Design, *, device: str | None = None, file: str
 ) -> list[Measurement]:
-    """One measurement for each pair of a prompt test and a generation test of one setting.
+    """One measurement for each pair of a prompt test and a generation test with the same settings.
 
-    Generation is paired with the prompt of its own depth; where no test has a depth, with every prompt, and the
-    measurement's environment says so (``decode_depth``).
+    A generation test is paired with the prompt test whose length equals its depth. If no test has a depth, it is paired
+    with every prompt test, and the measurement's environment records this (``decode_depth``).
 
     Args:
         tests: Results of one model.
         design: The model.
         device: The device's name. Default: the GPU's or processor's, as the file states it.
-        file: For messages.
+        file: File name for messages.
 
     Raises:
-        SpecError: The tests are of several models or of another one than ``design``, were made on another device than
+        SpecError: The tests are of several models or of another one than ``design``, were run on another device than
             stated, or lack prompts or generation.
     """
     models = sorted({test.model_filename for test in tests})
     if len(models) > 1:
         raise SpecError(f"holds results of {len(models)} models ({', '.join(models)}); import one at a time", file=file)
     counted, stated = tests[0].model_n_params, design.arch.parameters()
-    head = design.arch.vocab_size * design.arch.d_model if design.arch.tie_embeddings else 0  # files may hold a copy
+    head = design.arch.vocab_size * design.arch.d_model if design.arch.tie_embeddings else 0  # files may repeat it
     if counted and min(abs(counted / count - 1) for count in (stated, stated + head)) > MOST_PARAMETERS_OFF:
         raise SpecError(
             f"{models[0]} has {counted:,} parameters and {design.arch.name} has {stated:,}; name the model that was "
@@ -155,7 +156,7 @@ def measurements_of(
 
 
 def format_of(test: BenchTest) -> str | None:
-    """The weight format that ``model_type`` names (``llama 1B Q4_K - Medium``); None if it names none that is known.
+    """The weight format in ``model_type`` (``llama 1B Q4_K - Medium``); None if there is no known one.
 
     >>> format_of(BenchTest(model_filename="", samples_ns=(), n_prompt=1, n_gen=0, n_threads=1, model_type="x Q8_0"))
     'q8_0'

@@ -1,1 +1,1 @@
-"""Measures a model on a machine: time, memory, energy, and noise; stores the measurements."""
+"""Measures latency, memory, energy and noise of a model on a machine, and stores the measurements."""

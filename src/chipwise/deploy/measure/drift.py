@@ -1,8 +1,8 @@
-"""Drift: how much slower the machine is than when it was calibrated, from reference work timed both times.
+"""Drift: how much slower the machine is than when it was calibrated, from reference work timed then and now.
 
-Machines have slow hours: neighbours on the same chip, another clock, heat. Reference work (``reference_work.py``) is
-timed at calibration and stored in the profile, and timed again inside every measurement. The ratio corrects measured
-latencies to the speed at calibration; samples are stored as they were taken.
+The speed of a machine varies with other load on the chip, clock and heat. Reference work (``reference_work.py``) is
+timed at calibration, stored in the profile, and timed again during every measurement. The ratio corrects measured
+latencies to the speed at calibration; samples are stored uncorrected.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ from chipwise.model.ops.workload import Phase
 REFERENCE = ("compute_s", "memory_s", "reference_prefill_s", "reference_decode_s")
 FLOOR = 0.01  # half-width in logarithms that remains even if all reference work agrees
 NOISE = 1.1
-"""Factor within which reference work scatters on a quiet machine (quartiles 0.96 and 1.02, most within 0.91 to 1.12,
+"""Scatter of reference work on a quiet machine, as a factor (quartiles 0.96 and 1.02, most within 0.91 to 1.12,
 over 60 measurements): in a clean measurement smaller drifts are ignored."""
 SCATTER = 0.06
-"""Standard deviation in logarithms of apparent drift where nothing drifted, from process to process on a machine in
-use. There, models followed a fifth of a typical drift of 4 %: the median slope of 16 series of 40 or more."""
-DOUBT = 0.15  # of the drift's logarithm, added to the interval: reference work is not the model
-OLD_NAMES = {"prefill": "prefill_slowdown", "decode": "decode_slowdown"}  # in measurements of older versions
+"""Standard deviation of ln(apparent drift) between processes when nothing drifted, on a machine in use. Of a typical
+apparent drift of 4 %, models there followed a fifth: the median slope of 16 series of 40 or more."""
+DOUBT = 0.15  # relative share of ln(drift) added to the interval, because reference work is not the model
+OLD_NAMES = {"prefill": "prefill_slowdown", "decode": "decode_slowdown"}  # names in measurements of older versions
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Drift:
-    """Time now over time at calibration, by phase; 90 % of true factors lie within ``exp(±log_halfwidth)`` of it."""
+    """Time now over time at calibration, by phase; the 90 % interval is a factor of ``exp(±log_halfwidth)``."""
 
     prefill_slowdown: float
     decode_slowdown: float
@@ -41,11 +41,11 @@ class Drift:
 
     @property
     def size(self) -> float:
-        """The larger of both phases' distances from no drift, as a factor ≥ 1."""
+        """The larger drift of both phases, as a factor ≥ 1."""
         return math.exp(max(abs(math.log(self.prefill_slowdown)), abs(math.log(self.decode_slowdown))))
 
     def shrunken(self, phase: Phase) -> float:
-        """The factor of ``phase``, shrunk by the scatter of reference work: small drifts are mostly scatter.
+        """The factor of ``phase``, shrunk by the scatter of reference work, because small drifts are mostly scatter.
 
         >>> drifted = Drift(prefill_slowdown=1.02, decode_slowdown=1.5, log_halfwidth=0.1)
         >>> [round(drifted.shrunken(phase), 3) for phase in (Phase.PREFILL, Phase.DECODE)]
@@ -56,10 +56,10 @@ class Drift:
 
 
 def drift(now: Mapping[str, float], calibrated: Mapping[str, float]) -> Drift | None:
-    """The drift between two sets of median times of reference work; None if they share no name of ``REFERENCE``.
+    """Drift between two sets of median times of reference work; None if they have no common name of ``REFERENCE``.
 
-    The reference model, which runs in the same runtime, stands for its phase where both sets have it. Otherwise
-    arithmetic stands for prefill, and arithmetic and memory together for decode. Disagreement widens the interval.
+    If both sets have the reference model, which runs in the same runtime, its phases are compared. Otherwise arithmetic
+    represents prefill, and arithmetic and memory together represent decode. Disagreement widens the interval.
     """
     ratios = {
         name: now[name] / calibrated[name] for name in REFERENCE if now.get(name, 0) > 0 and calibrated.get(name, 0) > 0

@@ -1,4 +1,4 @@
-"""Measuring a model in a fresh process, and noticing crashes, hangs and a busy machine."""
+"""Measures a model in a fresh process, and detects crashes, hangs and a busy machine."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ from chipwise.model.ops.workload import Workload
 T = TypeVar("T")
 WARM_UP_S = 0.5
 MIN_PREFILLS = 30
-MOST_SHARE = 0.4  # of the limit on an attempt that goes into timing: the rest loads, and warms up
+MOST_SHARE = 0.4  # of an attempt's time limit for timing; the rest is for loading and warming up
 SPREAD_OF = ("compute_s", "memory_s", "reference_decode_s")
-LEAST_STEP_S = 1e-5  # reading two clocks takes a noticeable part of shorter steps
-S_PER_BYTE = 1e-7  # of extra time for large models: loading, warming up, and the least number of passes over them
+LEAST_STEP_S = 1e-5  # for shorter steps, reading two clocks would be a noticeable part
+S_PER_BYTE = 1e-7  # extra time for large models: loading, warming up, and a minimum number of passes
 
 
 class Settings(TypedDict, total=False):
@@ -72,24 +72,24 @@ def measure(
     calibrated: Mapping[str, float] | None = None,
     remote: str | None = None,
 ) -> Measurement:
-    """Times ``model`` under ``workload``. An attempt on a busy machine is repeated; the quietest attempt is returned.
+    """Times ``model`` under ``workload``. Attempts on a busy machine are repeated; the quietest one is returned.
 
-    Reference work is timed between requests: arithmetic, memory, and the runtime's reference model.
+    Reference work (arithmetic, memory, and the runtime's reference model) is timed between requests.
 
     Args:
         model: The exported file.
         workload: Prompt and new tokens of one request.
         runtime: A name in the table of runtimes.
-        threads: Threads of the runtime; as many cores are reserved by affinity, the idlest ones.
-        repeats: Least number of timed decode steps; of slow models fewer, as many as fit into the limit on an attempt.
-        prefills: Least number of timed prefills; of slow models fewer.
+        threads: Threads of the runtime; the process is pinned to as many cores, the idlest ones.
+        repeats: Least number of timed decode steps; fewer for slow models, as many as the time limit allows.
+        prefills: Least number of timed prefills; fewer for slow models.
         seconds: Least duration of timing.
-        timeout_s: Limit on one attempt, loading included; compiling runtimes and large models get extra time.
-        attempts: Most attempts to find the machine quiet.
-        memory_limit_bytes: Limit on the address space of the process; nine tenths of the free memory unless given.
-        seed: Of the prompt's tokens.
-        options: Further arguments of the runtime's ``open``.
-        calibrated: Reference times of this machine's profile, from which the measurement's drift follows.
+        timeout_s: Time limit of one attempt with loading; compiling runtimes and large models get extra time.
+        attempts: Most attempts on a busy machine.
+        memory_limit_bytes: Limit on the address space of the process; 90 % of the free memory unless given.
+        seed: Random seed of the prompt's tokens.
+        options: Additional arguments of the runtime's ``open``.
+        calibrated: Reference times of this machine's profile, to compute the measurement's drift.
         remote: ``user@host`` to measure on, reached by ssh; see ``remote.py``.
 
     Raises:
@@ -145,7 +145,7 @@ def make_request(
     seed: int = 0,
     options: Mapping[str, object] | None = None,
 ) -> Request:
-    """The request that ``worker.py`` reads. Arguments are those of :func:`measure`."""
+    """The request for ``worker.py``. Arguments are those of :func:`measure`."""
     reference = reference_model(runtime)
     return {
         "model": str(model.resolve()),
@@ -169,16 +169,16 @@ def make_request(
 
 
 def readings_of(reply: Reply, calibrated: Mapping[str, float] | None) -> dict[str, float | None]:
-    """The readings that the verdict evaluates: the worker's own, and those from its samples and reference work."""
+    """Readings for the verdict: those of the worker, and those computed from its samples and reference work."""
     steps, steps_cpu = reply["tpot_s"], reply["tpot_cpu_s"]
-    if not steps:  # an encoder: what repeats is its pass over the text
+    if not steps:  # an encoder: use its passes over the text instead of decode steps
         steps, steps_cpu = reply["ttft_s"], reply["ttft_cpu_s"]
     spreads = [wide for name in SPREAD_OF if (wide := spread(reply["reference_s"].get(name, []))) is not None]
     middle = float(np.quantile(steps, 0.5))
     processor = float(np.quantile(steps_cpu, 0.5)) if steps_cpu else 0.0
     split = two_speeds(steps)
     since = drift(own_speeds(reply["reference_s"]), calibrated) if calibrated else None
-    alone = reply["readings"].get("lost") is not None  # one thread: its processor time is comparable with the clock's
+    alone = reply["readings"].get("lost") is not None  # with one thread, processor time is comparable to wall time
     return {
         **reply["readings"],
         "reference_spread": max(spreads, default=None),
@@ -197,11 +197,11 @@ def measure_alternately(
     extra_rounds: int = 0,
     **settings: Unpack[Settings],
 ) -> list[Measurement | MeasurementError]:
-    """Measures every model ``rounds`` times in turns (A B, B A, …), so that drift of the machine affects all equally.
+    """Measures every model ``rounds`` times in turns (A B, B A, …), so that drift affects all of them equally.
 
     Models with fewer than ``rounds`` clean measurements are measured again, for at most ``extra_rounds``. Then each
-    model's ``rounds`` quietest measurements are joined; the result is clean when all of them are. A model that fails
-    once gets its error instead of a measurement and is not tried again. ``settings`` go to :func:`measure`.
+    model's ``rounds`` quietest measurements are joined; the result is clean if all of them are. A model that fails once
+    gets its error instead of a measurement and is not tried again. ``settings`` are passed to :func:`measure`.
     """
     found: list[list[Measurement]] = [[] for _ in models]
     failed: dict[int, MeasurementError] = {}
@@ -217,7 +217,7 @@ def measure_alternately(
 
 
 def stored_size(model: Path) -> int:
-    """Bytes of an exported model, including the file of weights beside an ONNX graph; 0 if there is no such file."""
+    """Bytes of an exported model, including an external weight file of an ONNX graph; 0 if there is no such file."""
     files = (model, model.with_name(f"{model.name}.data"))
     return sum(path.stat().st_size for path in files if path.is_file())
 
@@ -226,7 +226,7 @@ def check_threads(threads: int) -> None:
     """Checks that this machine has a core for each thread.
 
     Raises:
-        InputError: It has fewer, or ``threads`` is not positive.
+        InputError: The machine has fewer cores, or ``threads`` is not positive.
     """
     cores = os.cpu_count() or 1
     if not 1 <= threads <= cores:
@@ -234,7 +234,7 @@ def check_threads(threads: int) -> None:
 
 
 def join(parts: Sequence[Measurement]) -> Measurement:
-    """Joins several measurements of one model: all samples, and each doubt once, in its most severe form."""
+    """Joins measurements of one model: all samples, and each reason why they are unclean once, in its worst form."""
     first = parts[0]
     memory = [p.peak_memory_bytes for p in parts if p.peak_memory_bytes is not None]
     by_loudness = sorted(parts, key=lambda part: part.noise_level)
@@ -273,8 +273,7 @@ def _joint_drift(found: Sequence[Drift]) -> Drift | None:
 
 
 def ask_worker(request: Request, *, timeout_s: float, threads: int, remote: str | None = None) -> Reply:
-    """Runs ``deploy/measure/worker.py`` on ``request`` in a fresh process, here or on ``remote``, and returns its
-    reply.
+    """Runs ``deploy/measure/worker.py`` on ``request`` in a fresh process, here or on ``remote``; returns its reply.
 
     Raises:
         MeasurementError: The process hung, died, gave no valid reply or reported an error.
@@ -310,10 +309,10 @@ def measurement_of(
     threads: int,
     calibrated: Mapping[str, float] | None = None,
 ) -> Measurement:
-    """The worker's reply as a Measurement."""
-    here = "machine" not in reply  # the worker describes its machine where that is not this one
+    """Converts the worker's reply to a Measurement."""
+    here = "machine" not in reply  # the worker describes its machine if it is not this one
     machine = detect()
-    processor = {  # with one thread, what a sample would take if nothing else ran on its core
+    processor = {  # with one thread: the time of a sample if nothing else ran on its core
         f"{quantity}_cpu_p{share}": float(np.quantile(samples, share / 100))
         for quantity, samples in (("ttft", reply["ttft_cpu_s"]), ("tpot", reply["tpot_cpu_s"]))
         for share in (50, 99)

@@ -1,4 +1,4 @@
-"""Checks of kits and their results: the seal of the packed files, and plausible values of machines and rounds."""
+"""Checks kits and their results: the seal of packed files, and plausible ranges of machine properties and readings."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from chipwise.errors import SpecError, short
 
 
 def sealed(kit: Mapping[str, object]) -> dict[str, object]:
-    """A kit's data with the seal that belongs to it."""
+    """A kit's data with its seal."""
     rest = {name: value for name, value in kit.items() if name != "seal"}
     return {**rest, "seal": digest(rest, length=32)}
 
 
 def require_seal(kit: object, *, file: str, field: str | None = None) -> None:
-    """Raises SpecError for a kit that was changed after packing."""
+    """Raises SpecError if a kit was changed after packing."""
     if not isinstance(kit, Mapping):
-        return  # another message says so
+        return  # another message covers this
     try:
         seal = sealed(kit)["seal"]
-    except (ValueError, RecursionError):  # a number that is not finite, or far too deep: no kit has either
+    except (ValueError, RecursionError):  # a non-finite number or extreme nesting, which no kit has
         seal = None
     if kit.get("seal") != seal or seal is None:
         raise SpecError(
@@ -33,7 +33,7 @@ def require_seal(kit: object, *, file: str, field: str | None = None) -> None:
 
 
 def require_date(text: str, field: str) -> None:
-    """Raises SpecError if it is no date and time in ISO 8601."""
+    """Raises SpecError if a field is not a date and time in ISO 8601."""
     try:
         datetime.fromisoformat(text.replace("Z", "+00:00"))
     except ValueError:
@@ -42,7 +42,7 @@ def require_date(text: str, field: str) -> None:
         ) from None
 
 
-SHORTEST_S, LONGEST_S = 1e-9, 1e6  # of one prompt or step; no machine is faster, no person waits longer
+SHORTEST_S, LONGEST_S = 1e-9, 1e6  # plausible range of one prompt or step
 RANGES = {
     "cores": (1, 2**20),
     "memory_bytes": (1, 2**62),
@@ -58,11 +58,11 @@ RANGES = {
     "load_after": (0, 1e6),
     "steps_per_sample": (1, 10**9),
 }
-"""What a machine can be or a round can read, by field; what is unknown is None."""
+"""Plausible ranges of machine properties and readings, by field. Unknown values are None."""
 
 
 def check_ranges(block: object) -> None:
-    """Raises SpecError where a field of ``block`` lies outside its range."""
+    """Raises SpecError if a field of ``block`` is outside its range."""
     for name, (least, most) in RANGES.items():
         value = getattr(block, name, None)
         if value is not None and not least <= value <= most:

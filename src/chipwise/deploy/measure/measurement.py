@@ -1,4 +1,4 @@
-"""Measurement: every sample of one model's latency, its memory, and the state of the machine."""
+"""A measurement: all latency samples of one model, its memory, and the state of the machine."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ METRICS = ("ttft_p50", "ttft_p95", "ttft_p99", "tpot_p50", "tpot_p95", "tpot_p99
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class Measurement(Result):
-    """One model, one workload, one machine. Samples are seconds of wall time, in the order taken, none dropped.
+    """One model, one workload, one machine. Samples are wall seconds in the order taken; none are dropped.
 
-    A ``ttft`` sample is one prefill with the choice of the first token. A ``tpot`` sample is one decode step: feeding
-    the token, running the model, choosing the next. An encoder has no such steps: its ``ttft`` samples are passes over
-    the text, and its ``tpot_s`` is empty.
+    A ``ttft`` sample is one prefill including the choice of the first token. A ``tpot`` sample is one decode step:
+    passing the token to the model, running it, and choosing the next token. An encoder has no decode steps: its
+    ``ttft`` samples are passes over the text, and ``tpot_s`` is empty.
 
     Raises:
-        SpecError: A time is not a positive, finite number; there are no samples; or reasons and ``clean`` disagree.
+        SpecError: A time is not a positive finite number, there are no samples, or ``reasons`` contradicts ``clean``.
     """
 
     design: str  # digest of the design
@@ -46,15 +46,15 @@ class Measurement(Result):
     device: str
     ttft_s: tuple[float, ...]
     tpot_s: tuple[float, ...]
-    cpu_s: float  # of the measuring process, over all samples
-    peak_memory_bytes: int | None  # most resident memory of the fresh process that served
-    energy_j: float | None = None  # None: this machine has no meter
+    cpu_s: float  # CPU seconds of the measuring process over all samples
+    peak_memory_bytes: int | None  # peak resident memory of the measuring process
+    energy_j: float | None = None  # None if this machine has no power meter
     clean: bool
     reasons: tuple[str, ...] = ()  # why it is not clean
     environment: Mapping[str, Any] = field(default_factory=dict)
-    drift: Drift | None = None  # since calibration; None if there was nothing to compare with
+    drift: Drift | None = None  # since calibration; None without a calibration to compare with
     own_drift: Drift | None = later(None)  # noqa: RUF009  (of the machine's own speed, undisturbed)
-    steps_per_sample: int = later(1)  # decode steps that one ``tpot`` sample is the mean of
+    steps_per_sample: int = later(1)  # decode steps averaged in one ``tpot`` sample
 
     def __post_init__(self) -> None:
         if not self.ttft_s:
@@ -92,14 +92,15 @@ class Measurement(Result):
 
     @property
     def encodes(self) -> bool:
-        """Whether this is of an encoder, which generates nothing."""
+        """Whether the model is an encoder, which generates nothing."""
         return not self.tpot_s
 
     def percentile(self, quantity: Literal["ttft", "tpot"], share: float) -> float:
-        """The sample below which ``share`` of all samples lie, seconds, interpolated between neighbours.
+        """The ``share`` quantile of all samples in seconds, interpolated between neighbours.
 
         Raises:
-            MeasurementError: Decode steps of an encoder, or tails of decode steps that were only timed many at once.
+            MeasurementError: The quantity is decode steps of an encoder, or a tail of decode steps that were only timed
+                many at once.
         """
         samples = {"ttft": self.ttft_s, "tpot": self.tpot_s}[quantity]
         if not samples:
@@ -128,11 +129,11 @@ class Measurement(Result):
         return self.percentile("ttft" if quantity == "ttft" else "tpot", int(share) / 100)
 
     def corrected(self, name: str) -> float:
-        """A metric at the machine's speed when it was calibrated: latencies divided by the drift since then, SI units.
+        """A metric with latencies divided by the drift since calibration, in SI units.
 
-        Clean measurements are not corrected for a drift within the scatter of reference work. Otherwise a median is
-        that of the moments at the machine's own speed, where calibration knew it, and everything else is divided by the
-        drift, shrunk by that scatter.
+        Clean measurements are not corrected for a drift within the scatter of reference work. Otherwise medians are
+        taken over undisturbed moments if calibration recorded the undisturbed speed; all other latencies are divided by
+        the drift, shrunk by that scatter.
 
         Raises:
             UnknownName: No such metric is known.
@@ -146,15 +147,15 @@ class Measurement(Result):
         return value / self.drift.shrunken(_phase(name))
 
     def _undisturbed(self, name: str, drifted: Drift) -> float:
-        """A median at the machine's own speed when it was calibrated."""
-        self.metric(name)  # raises where there is no such metric
+        """A median over moments when the machine ran undisturbed."""
+        self.metric(name)  # raises an error for an unknown metric
         level = own_speed(self.ttft_s if name.startswith("ttft") else self.tpot_s)
         return level if drifted.size < NOISE else level / drifted.shrunken(_phase(name))
 
     def corrected_interval(self, name: str) -> tuple[float, float | None, float | None]:
-        """:meth:`corrected` with the bounds of its interval: the percentile's own, widened by the drift's uncertainty.
+        """:meth:`corrected` with its interval: that of the percentile, widened by the uncertainty of the drift.
 
-        A bound is None if the samples do not bound the percentile, or for peak memory.
+        A bound is None for peak memory, and if there are too few samples to bound the percentile.
 
         Raises:
             UnknownName: No such metric is known.
@@ -172,12 +173,12 @@ class Measurement(Result):
         return value, low, high
 
     def settled(self, name: str) -> float:
-        """The value that the cost model learns from.
+        """The value to which the cost model is fitted.
 
-        Medians are those of the moments at the machine's own speed (:func:`chipwise.core.statistics.own_speed`), where
-        calibration knew it. Everything else is :meth:`corrected`, in processor time where the
-        machine was busy: with one thread, what a sample takes when nothing else uses its core. Where processor time was
-        not recorded, wall time is used.
+        Medians are taken over undisturbed moments (:func:`chipwise.core.statistics.own_speed`) if calibration recorded
+        the undisturbed speed. All other values are :meth:`corrected`; if the machine was busy, they use processor time,
+        which with one thread excludes the time that other processes used the core. Wall time is used if processor time
+        was not recorded.
 
         Raises:
             UnknownName: No such metric is known.
@@ -193,24 +194,24 @@ class Measurement(Result):
 
     @property
     def noise_level(self) -> float:
-        """The worst reading of the machine's load over its limit; below 1 is clean."""
+        """The worst reading of the machine's load divided by its limit; below 1 is clean."""
         known = [{name: v for name, v in each.items() if isinstance(v, int | float)} for each in self._rounds]
         return max(judge(each).score for each in known)
 
     @property
     def instructions(self) -> str:
-        """The processor's instruction set, as ``hardware/detect.py`` names it, or unknown."""
+        """The processor's instruction set as named in ``hardware/detect.py``, or unknown."""
         return str(self._rounds[0].get("instructions") or "unknown")
 
     @property
     def _rounds(self) -> Sequence[Mapping[str, Any]]:
-        """The environment of each round of a joined measurement, else the only one."""
+        """The environment of each round of a joined measurement; a list of one otherwise."""
         found: Sequence[Mapping[str, Any]] = self.environment.get("rounds", [self.environment])
         return found
 
     @property
     def digest(self) -> str:
-        """Hash of all content."""
+        """Hash of the whole content."""
         return digest(self)
 
     def to_data(self) -> dict[str, Any]:
@@ -220,7 +221,7 @@ class Measurement(Result):
 
     @classmethod
     def from_data(cls, data: object, *, file: str | None = None) -> Measurement:
-        """The measurement that :meth:`to_data` wrote.
+        """Reads a measurement from the output of :meth:`to_data`.
 
         Raises:
             SpecError: The data is not a measurement.

@@ -1,4 +1,4 @@
-"""What the harness and the measuring process (``worker.py``) say to each other, as JSON."""
+"""JSON messages between the harness and the measuring process (``worker.py``)."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from chipwise.deploy.runtimes import Facts
 
 
 class Request(TypedDict):
-    """One measurement."""
+    """Request for one measurement."""
 
     model: str
     runtime: str
@@ -28,14 +28,14 @@ class Request(TypedDict):
     seed: int
     options: Mapping[str, object]
     reference: str | None
-    describe: NotRequired[bool]  # whether the reply names the machine
+    describe: NotRequired[bool]  # whether the reply describes the machine
 
 
 class Reply(TypedDict, total=False):
-    """Samples and readings of one measurement; an error alone where it failed."""
+    """Samples and readings of one measurement; only ``error`` if it failed."""
 
     error: str
-    lacks: bool  # whether the runtime is not installed
+    lacks: bool  # whether the runtime is missing
     cpus: list[int]
     machine: str
     instructions: str | None

@@ -1,4 +1,4 @@
-"""Reference work: fixed work timed between requests, which tells a slow machine from a slow model."""
+"""Reference work: fixed work timed between requests, to distinguish a slow machine from a slow model."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class ReferenceWork:
     def __init__(self, reference: Session | None = None) -> None:
         generator = np.random.default_rng(0)
         self._small = generator.standard_normal((48, 48)).astype(np.float32)
-        self._large = np.ones(1_000_000, np.float32)  # beyond private caches
+        self._large = np.ones(1_000_000, np.float32)  # exceeds private caches
         self._reference = reference
         vocab_size = reference.vocab_size if reference is not None else 2
         self._prompt = generator.integers(0, vocab_size, (1, REFERENCE_PROMPT))
@@ -36,10 +36,11 @@ class ReferenceWork:
             self.seconds |= {"reference_prefill_s": [], "reference_decode_s": []}
 
     def run_if_due(self) -> None:
-        """Times everything once, after an untimed turn, so that the caches do not hold the model's data.
+        """Times all reference work if it is due, after an untimed run that replaces the model's data in the caches.
 
-        Every 50 ms, of quick models every 15 ms, but for at most one request in a hundred: few may find the caches
-        filled by reference work. A machine whose speed changes within tenths of a second is then seen at each.
+        It is due every 50 ms (15 ms for quick models), but after at most one request in a hundred, because the next
+        request finds the caches filled by reference work. This is frequent enough for machines whose speed changes
+        within tenths of a second.
         """
         self._requests += 1
         since = time.perf_counter() - self._last
@@ -75,10 +76,10 @@ class ReferenceWork:
 
 
 def medians(seconds: Mapping[str, list[float]]) -> dict[str, float]:
-    """Median seconds of each kind of reference work that was timed."""
+    """Median seconds of each kind of reference work."""
     return {name: float(np.median(values)) for name, values in seconds.items() if values}
 
 
 def own_speeds(seconds: Mapping[str, list[float]]) -> dict[str, float]:
-    """Seconds of each kind of reference work at the machine's own speed: see ``core/statistics.py``."""
+    """Seconds of each kind of reference work on the undisturbed machine; see ``core/statistics.py``."""
     return {name: own_speed(values) for name, values in seconds.items() if values}

@@ -1,12 +1,12 @@
-"""Measuring on another machine over plain ssh: a board or a phone with Python, numpy and the runtime.
+"""Measures on another machine over plain ssh: a board or a phone with Python, numpy and the runtime.
 
-chipwise need not be installed there: its source, the model and the reference model are copied in one archive to a
-temporary folder, the measured process runs in it and prints its samples, and the folder is removed.
+chipwise need not be installed there: an archive of its source, the model and the reference model is copied to a
+temporary folder; the measuring process runs there and prints its samples; then the folder is removed.
 
 ``CHIPWISE_SSH`` is the command that reaches the machine (default: ``ssh``), ``CHIPWISE_REMOTE_PYTHON`` its Python.
 
-A connection that fails or drops, and a machine without a Python that can measure, are :class:`Unreachable`: they say
-nothing of the model.
+A failed or lost connection, or a machine without a suitable Python, raises :class:`Unreachable`, which is not counted
+against the model.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from pathlib import Path
 from chipwise.deploy.measure.messages import Request
 from chipwise.errors import InputError, Unreachable
 
-CONNECT_S = 60.0  # limit on connecting and copying, in addition to measuring
-SSH_FAILED, NOT_FOUND = 255, 127  # exit codes of ssh where the connection failed, and of a shell without the program
+CONNECT_S = 60.0  # limit on connecting and copying, in addition to the measurement
+SSH_FAILED, NOT_FOUND = 255, 127  # exit codes: ssh cannot connect; the shell does not find the program
 _ALIVE = ("-o", "BatchMode=yes", "-o", "ServerAliveInterval=10", "-o", "ServerAliveCountMax=3")
 _ABLE = """\
 import sys
@@ -70,7 +70,7 @@ def prepare_remote(request: Request, *, host: str) -> tuple[Request, list[str]]:
 
 
 def _archive(files: Mapping[str, Path]) -> bytes:
-    """A tar of this package's source and of ``files`` under their new names."""
+    """A tar archive of this package's source and of ``files`` under new names."""
     package = Path(__file__).parents[2]
     held = io.BytesIO()
     with tarfile.open(fileobj=held, mode="w") as archive:
@@ -100,10 +100,10 @@ def _run(ssh: list[str], command: str, data: bytes, *, python: str) -> None:
 
 
 def check_connection(host: str, code: int | None, message: str) -> None:
-    """Checks that it was not the connection that ended a measuring process with the exit code ``code``.
+    """Checks whether a lost connection caused the exit code ``code`` of a measuring process.
 
     Raises:
-        Unreachable: It was.
+        Unreachable: The connection was lost.
     """
     if code == SSH_FAILED:
         raise Unreachable(f"{host}: the connection was lost while measuring: {message}")

@@ -1,6 +1,6 @@
-"""Readings of the machine while it works: load, memory, clock, temperature, energy. None if it has no such sensor.
+"""Reads load, memory, clock, temperature and energy of the machine; None for a missing sensor.
 
-Loaded inside the measured process, so it imports nothing heavy. ``root`` replaces ``/`` in tests.
+The measured process imports this module, so it imports nothing heavy. ``root`` replaces ``/`` in tests.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ _TICK_S = 1 / os.sysconf("SC_CLK_TCK")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadReading:
-    """Counters at one moment. The load in between is the difference of two readings."""
+    """Load counters at one moment. The load over a period is the difference of two readings."""
 
     wall_s: float
-    process_cpu_s: float  # of this process, all threads, user and system
+    process_cpu_s: float  # of this process: all threads, user and system
     involuntary_switches: int
-    busy_s: float | None  # of the measured cores together: user, nice, system, interrupts
-    elsewhere_s: float | None  # the same of all other cores
-    steal_s: float | None  # time for which the hypervisor gave the measured cores to others
-    load: float | None  # runnable tasks, mean of the last minute
+    busy_s: float | None  # sum over the measured cores: user, nice, system, interrupts
+    elsewhere_s: float | None  # same for all other cores
+    steal_s: float | None  # time that the hypervisor took from the measured cores
+    load: float | None  # mean number of runnable tasks over the last minute
 
 
 def read_load(cpus: Collection[int]) -> LoadReading:
@@ -67,7 +67,7 @@ def _cpu_times(cpus: Collection[int]) -> tuple[float | None, float | None]:
 
 
 def idlest_cpus(count: int, *, look_s: float = 0.1) -> tuple[int, ...]:
-    """The ``count`` cores that are least busy over the next ``look_s`` seconds, of those this process may use."""
+    """The ``count`` least busy cores over the next ``look_s`` seconds, among those this process may use."""
     if not hasattr(os, "sched_getaffinity"):
         return tuple(range(count))
     allowed = sorted(os.sched_getaffinity(0))
@@ -80,13 +80,13 @@ def idlest_cpus(count: int, *, look_s: float = 0.1) -> tuple[int, ...]:
 
 
 def pin(cpus: Collection[int]) -> None:
-    """Pins this process and its future threads to the cores ``cpus``, where the system supports it."""
+    """Pins this process and its future threads to the cores ``cpus``, if the system supports it."""
     if hasattr(os, "sched_setaffinity"):
         os.sched_setaffinity(0, cpus)
 
 
 def status_bytes(field: str) -> int | None:
-    """A memory field of this process such as ``VmHWM`` (peak resident) or ``VmRSS``."""
+    """A memory field of this process in bytes, such as ``VmHWM`` (peak resident) or ``VmRSS``."""
     try:
         for line in Path("/proc/self/status").read_text().splitlines():
             if line.startswith(f"{field}:"):
@@ -97,7 +97,7 @@ def status_bytes(field: str) -> int | None:
 
 
 def frequency_hz(cpus: Collection[int], *, root: Path = ROOT) -> float | None:
-    """Mean clock of the cores ``cpus`` now."""
+    """Mean clock of the cores ``cpus`` at this moment."""
     found = []
     for cpu in cpus:
         khz = _number(root / f"sys/devices/system/cpu/cpu{cpu}/cpufreq/scaling_cur_freq")
@@ -107,7 +107,7 @@ def frequency_hz(cpus: Collection[int], *, root: Path = ROOT) -> float | None:
 
 
 def temperature_c(*, root: Path = ROOT) -> float | None:
-    """The hottest thermal zone, degrees Celsius."""
+    """Temperature of the hottest thermal zone in degrees Celsius."""
     zones = sorted((root / "sys/class/thermal").glob("thermal_zone*/temp"))
     found = [milli / 1e3 for zone in zones if (milli := _number(zone)) is not None]
     return max(found, default=None)
@@ -121,7 +121,7 @@ class EnergyCounters:
     wraps_at_j: Mapping[str, float]
 
     def since(self, before: EnergyCounters) -> float | None:
-        """Joules between two readings; None without a counter in both."""
+        """Joules between two readings; None if no counter is in both."""
         spent = None
         for name in self.joules.keys() & before.joules.keys():
             difference = self.joules[name] - before.joules[name]
@@ -132,7 +132,7 @@ class EnergyCounters:
 
 
 def energy(*, root: Path = ROOT) -> EnergyCounters:
-    """The package counters now; empty if there are none or they are not readable.
+    """The package counters at this moment; empty if there are none or they are not readable.
 
     References:
         Linux kernel documentation, power/powercap/powercap.rst: ``energy_uj`` and ``max_energy_range_uj``. Domains

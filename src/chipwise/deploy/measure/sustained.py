@@ -1,6 +1,6 @@
-"""Sustained load: how a machine's speed decays over minutes.
+"""Sustained load: how the speed of a machine falls over minutes.
 
-A phone or a fanless board is fast until it is hot. Decode steps are timed without a pause, and a curve with one time
+A phone or a fanless board slows down as it heats up. Decode steps are timed without a pause, and a curve with one time
 constant is fitted to their medians over short windows.
 """
 
@@ -23,14 +23,14 @@ from chipwise.hardware.device import Thermal
 from chipwise.model.ops.workload import Workload
 
 WINDOWS = 60
-LEAST_LOSS = 0.02  # of speed; smaller losses count as noise
+LEAST_LOSS = 0.02  # loss of speed; smaller ones count as noise
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Window:
     """One time window of a sustained measurement."""
 
-    at_s: float  # its middle
+    at_s: float  # middle of the window
     tpot_p50_s: float
     steps: int
 
@@ -107,10 +107,10 @@ def windowed(at_s: Sequence[float], step_s: Sequence[float], *, seconds: float) 
 
 
 def fit_thermal(windows: Sequence[Window]) -> Thermal:
-    """Fits ``cold * (1 + rise * (1 - exp(-t / constant)))`` to the windows, in least absolute error.
+    """Fits ``cold * (1 + rise * (1 - exp(-t / constant)))`` to the windows, minimising absolute errors.
 
-    For every time constant of a grid, the two other values follow from least squares in which outliers (slow periods
-    with another cause) weigh less. The grid is from a twentieth of the observed time to all of it.
+    Time constants are tried on a grid from a twentieth of the observed time to all of it. The two other parameters
+    follow by least squares with less weight for outliers (slow periods with another cause).
 
     Raises:
         MeasurementError: There are too few windows.

@@ -1,6 +1,6 @@
-"""Verdict: was the machine quiet during a measurement? Pure rules over readings taken before, after and in between.
+"""Verdict: whether the machine was quiet during a measurement, by rules over readings before, after and in between.
 
-Slow samples are never dropped: a measurement as a whole is clean, or unclean with its reasons.
+Slow samples are never dropped: a whole measurement is either clean, or unclean with reasons.
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ LIMITS = {
     "lost": 0.04,  # share of wall time in which the measured process did not run
     "others": 0.04,  # share of the measured cores' time that other processes used
     "steal": 0.01,  # share of the measured cores' time that the hypervisor took away
-    "switches_per_s": 100.0,  # times a second that the process was pushed off its core
-    "reference_spread": 1.5,  # 90th over 10th percentile of reference work timed in between
-    "elsewhere": 0.3,  # share of the other cores' time that was used: they share caches, memory and clocks
-    "waited": 1.05,  # median decode step by the clock over the same by processor time
+    "switches_per_s": 100.0,  # context switches per second that took the process off its core
+    "reference_spread": 1.5,  # 90th over 10th percentile of reference work timed between requests
+    "elsewhere": 0.3,  # share of the other cores' time in use; they share caches, memory and clocks
+    "waited": 1.05,  # median decode step in wall time over processor time
     "dispersion": 2.0,  # 90th percentile of decode steps over their median
-    "two_speeds": 1.15,  # the slower over the faster of two groups of decode steps
-    "drift": 1.15,  # reference work at its fastest now over the same at calibration, or its inverse
+    "two_speeds": 1.15,  # ratio between the slower and the faster of two groups of decode steps
+    "drift": 1.15,  # fastest reference work now over that at calibration, or its inverse
 }
-_SHARES = ("lost", "others", "steal", "elsewhere")  # shown in percent
+_SHARES = ("lost", "others", "steal", "elsewhere")  # displayed in percent
 _REASONS = {
     "lost": "the process waited {0} of the time (limit {1})",
     "others": "other processes used {0} of the measured cores (limit {1})",
@@ -39,9 +39,9 @@ _REASONS = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
-    """``clean`` when no limit is exceeded. ``score`` is the worst reading over its limit, so lower is quieter.
+    """``clean`` if no limit is exceeded. ``score`` is the worst reading divided by its limit; lower is quieter.
 
-    ``slow``: the machine was never seen at the speed that it was calibrated at.
+    ``slow``: the machine never reached the speed it had at calibration.
     """
 
     clean: bool
@@ -51,12 +51,12 @@ class Verdict:
 
     @property
     def rank(self) -> tuple[bool, float]:
-        """Rank of an attempt; the least is kept: slow throughout is worse than disturbed at times."""
+        """Sort key of an attempt, lower is better: being slow throughout is worse than being disturbed at times."""
         return self.slow, self.score
 
 
 def judge(readings: Mapping[str, float | None]) -> Verdict:
-    """The verdict over readings named as in ``LIMITS``. Readings that are None or missing are ignored."""
+    """The verdict on readings named as in ``LIMITS``. Readings that are None or missing are ignored."""
     known = {name: value for name in LIMITS if (value := readings.get(name)) is not None}
     reasons = tuple(_reason(name, value) for name, value in known.items() if value > LIMITS[name])
     score = max((value / LIMITS[name] for name, value in known.items()), default=0.0)
@@ -71,7 +71,7 @@ def _reason(name: str, value: float) -> str:
 
 
 def spread(seconds: Sequence[float]) -> float | None:
-    """90th over 10th percentile of ``seconds``; None if there are fewer than five."""
+    """Ratio of the 90th to the 10th percentile of ``seconds``; None if there are fewer than five."""
     if len(seconds) < 5:
         return None
     ordered = sorted(seconds)

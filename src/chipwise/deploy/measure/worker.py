@@ -1,4 +1,4 @@
-"""The measured process: loads one model, warms up, times it and replies in JSON.
+"""The measuring process: loads one model, warms up, times it and replies in JSON.
 
 ``python -m chipwise.deploy.measure.worker`` reads a request from stdin and writes one reply to stdout. It imports
 only numpy and the runtime, so that its peak memory is that of serving the model.
@@ -25,18 +25,18 @@ from chipwise.deploy.runtimes import RUNTIMES, Facts, Session, clock_of
 from chipwise.errors import ChipwiseError, MeasurementError, MissingExtra
 from chipwise.hardware.detect import detect
 
-_FIRST_CYCLES = 2  # never timed: loading, first touches
-LEAST_PASSES = 3  # of a model so slow that its time runs out before the wanted number
-_STEADY = 0.03  # two windows of warm-up this close are steady
+_FIRST_CYCLES = 2  # never timed, because of loading and first memory accesses
+LEAST_PASSES = 3  # fewest passes of a model too slow for the wanted number
+_STEADY = 0.03  # relative difference between two windows of warm-up that counts as steady
 
 
 def main() -> int:
     """Reads the request, measures, prints the reply."""
     request: Request = json.load(sys.stdin)
-    # Ends this process if its parent is gone. (A limit on CPU time would make the CPU clock advance in steps of 4 ms.)
+    # Ends this process if its parent is gone. (With a limit on CPU time, the CPU clock would advance in steps of 4 ms.)
     signal.alarm(request["cpu_limit_s"])
     reply_to = os.dup(1)
-    os.dup2(2, 1)  # what the runtime prints must not mix with the reply
+    os.dup2(2, 1)  # output of the runtime must not mix with the reply
     try:
         reply: Reply = run(request)
     except MemoryError:
@@ -50,7 +50,7 @@ def main() -> int:
 
 
 def run(request: Request) -> Reply:
-    """Measures as ``request`` says (see ``harness.py``) and returns samples and readings as plain data."""
+    """Measures as ``request`` specifies (see ``harness.py``); returns samples and readings as plain data."""
     cpus = request["cpus"] or sensors.idlest_cpus(request["threads"])
     sensors.pin(cpus)
     if request["memory_limit_bytes"] is not None:
@@ -64,7 +64,7 @@ def run(request: Request) -> Reply:
     steps = 0 if encodes else max(1, new - 1)
     loop = Loop(session, requested(session, generator, batch=batch, prompt=prompt), steps=steps)
     steady = _warm_up(loop, request["warm_up_s"])
-    peak_memory_bytes = sensors.status_bytes("VmHWM")  # before the reference work takes memory of its own
+    peak_memory_bytes = sensors.status_bytes("VmHWM")  # before the reference work allocates memory
     reference: Session | None = None
     if request["reference"]:
         room = REFERENCE_PROMPT + REFERENCE_STEPS
@@ -117,7 +117,7 @@ def run(request: Request) -> Reply:
 
 
 def _told(facts: Facts) -> Facts:
-    """What a measurement keeps of a file's metadata."""
+    """The part of a file's metadata that a measurement stores."""
     told: Facts = {"design": facts.get("design", ""), "name": facts.get("name", "")}
     if image := facts.get("image"):
         told["image"] = image
@@ -140,14 +140,14 @@ def requested(session: Session, generator: np.random.Generator, *, batch: int, p
 
 
 def _limit(what: int, amount: float) -> None:
-    """Sets a resource limit of this process, at most the hard limit."""
+    """Sets a resource limit of this process, at most to the hard limit."""
     hard = resource.getrlimit(what)[1]
     wanted = int(amount) if hard == resource.RLIM_INFINITY else min(int(amount), hard)
     resource.setrlimit(what, (wanted, hard))
 
 
 class Loop:
-    """Prefills and decode steps, each timed with the choice of the next token; without ``steps``, only prefills."""
+    """Runs and times prefills and decode steps, with the choice of the next token; without ``steps``, only prefills."""
 
     def __init__(self, session: Session, tokens: AnyArray, *, steps: int) -> None:
         self._session, self._tokens, self._steps = session, tokens, steps
@@ -156,7 +156,7 @@ class Loop:
         self.clear()
 
     def cycle(self, *, decode: bool = True) -> None:
-        """One request: the prompt, then (if ``decode``) all new tokens, greedily."""
+        """One request: the prompt and then, if ``decode``, all new tokens, chosen greedily."""
         session, cpu, clock = self._session, time.process_time, self._clock
         cpu_start, start = cpu(), clock()
         logits = session.prefill(self._tokens)
@@ -181,15 +181,15 @@ class Loop:
         """Drops all samples."""
         self.ttft_s: list[float] = []
         self.tpot_s: list[float] = []
-        self.ttft_cpu_s: list[float] = []  # of the same samples: processor time of this process
+        self.ttft_cpu_s: list[float] = []  # processor time of this process for the same samples
         self.tpot_cpu_s: list[float] = []
-        self.tpot_at_s: list[float] = []  # when each decode step began
+        self.tpot_at_s: list[float] = []  # start time of each decode step
 
 
 def readings(
     before: sensors.LoadReading, after: sensors.LoadReading, *, threads: int, cpus: int
 ) -> dict[str, float | None]:
-    """Differences of two readings, named as ``verdict.judge`` expects them."""
+    """Differences of two readings, named as ``verdict.judge`` expects."""
     wall_s = max(after.wall_s - before.wall_s, 1e-9)
     cpu_s = after.process_cpu_s - before.process_cpu_s
     others = steal = elsewhere = None
@@ -210,7 +210,7 @@ def readings(
 
 
 def _warm_up(loop: Loop, limit_s: float) -> bool:
-    """Runs until both phases are steady (two cycles or more, about ``limit_s`` at most); returns whether they are.
+    """Runs until both phases are steady (at least two cycles, at most about ``limit_s``); returns whether they are.
 
     Steady means that the median decode steps of two consecutive cycles agree within 3 %, and the last prefill was not
     an outlier.

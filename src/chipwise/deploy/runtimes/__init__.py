@@ -1,6 +1,6 @@
-"""Runtimes that can be measured: the protocol, the table of names, and one file for each runtime.
+"""Runtimes that can be measured: the protocol, the table of names, and one file per runtime.
 
-Importing this loads no runtime.
+Importing this module does not load any runtime.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ Logits = npt.NDArray[np.float32]  # (batch, vocab)
 
 
 class RequestFacts(TypedDict):
-    """What a request to a ranking model holds."""
+    """Sizes of a request to a ranking model."""
 
     history: int
     candidates: int
@@ -34,7 +34,7 @@ class RequestFacts(TypedDict):
 
 
 class Facts(TypedDict, total=False):
-    """Metadata of a file that chipwise wrote, as far as runtimes read them."""
+    """Metadata that chipwise writes to a file, limited to the fields that runtimes read."""
 
     design: str
     name: str
@@ -42,15 +42,15 @@ class Facts(TypedDict, total=False):
     vocab_size: int
     max_tokens: int
     positions: str
-    kv: list[tuple[int, int, int]]  # number, heads and head size of each cached layer
-    conv: list[tuple[str, int, int]]  # name, channels and kept inputs of each convolution's state
-    encodes: str  # what a model without generation gives
+    kv: list[tuple[int, int, int]]  # index, heads and head size of each layer with a KV cache
+    conv: list[tuple[str, int, int]]  # name, channels and number of stored inputs of each convolution's state
+    encodes: str  # name of the output of a model that does not generate
     padded: bool
-    image: list[int]  # shape of an image or a sound, or of a text in numbers
-    numbers: int  # rows of the table that those numbers pick from
+    image: list[int]  # shape of an image, a sound, or a text of word ids
+    numbers: int  # size of the vocabulary of word ids
     gives: list[int]  # shape of the outputs
-    question: int  # words
-    seconds: float  # of a sound
+    question: int  # words in a question
+    seconds: float  # length of a sound
     request: RequestFacts
     steps: int  # passes of a denoiser
     solver: Literal["euler", "multistep"]
@@ -61,25 +61,25 @@ class Facts(TypedDict, total=False):
 
 
 class Session(Protocol):
-    """One loaded model with its KV cache.
+    """A loaded model with its KV cache.
 
     ``prefill`` starts new sequences; ``decode`` continues with one token each and may be called until the cache holds
     ``capacity`` positions. Both return the logits of the last position of each sequence; the array may be reused by
-    the next call. Equal tokens give equal logits, however often the session was used before.
+    the next call. The same tokens give the same logits, regardless of earlier use of the session.
 
-    A session with a time of its own, such as a simulator's, may have a method ``clock`` that returns it in seconds;
-    see :func:`clock_of`.
+    A session with its own time, such as a simulator, may have a method ``clock`` that returns it in seconds; see
+    :func:`clock_of`.
     """
 
     vocab_size: int
-    facts: Facts  # ``design`` and ``name`` if the file has them
+    facts: Facts  # contains ``design`` and ``name`` if the file has them
 
     def prefill(self, tokens: Tokens) -> Logits:
-        """Clears the cache and runs ``tokens`` (batch, prompt)."""
+        """Clears the cache and processes ``tokens`` (batch, prompt)."""
         ...
 
     def decode(self, tokens: Tokens) -> Logits:
-        """Runs one more token of each sequence, ``tokens`` (batch, 1)."""
+        """Processes one more token of each sequence, ``tokens`` (batch, 1)."""
         ...
 
 
@@ -93,7 +93,7 @@ class Runtime(Protocol):
         ...
 
     def open(self, path: Path, *, capacity: int, batch: int, threads: int, options: Mapping[str, object]) -> Session:
-        """Loads the model at ``path`` with room for ``capacity`` positions of ``batch`` sequences.
+        """Loads the model at ``path`` with a cache of ``capacity`` positions for ``batch`` sequences.
 
         Raises:
             MeasurementError: The file is not a model that this runtime can run.
@@ -120,12 +120,12 @@ RUNTIMES = Table(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Needs:
-    """Requirements of a built-in runtime beyond chipwise itself."""
+    """Requirements of a built-in runtime in addition to chipwise."""
 
-    module: str  # must be importable
-    extra: str  # installs it: pip install 'chipwise[extra]'
+    module: str  # module that must be importable
+    extra: str  # installs the module: pip install 'chipwise[extra]'
     gpu: bool = False
-    loading_s: float = 0.0  # for loading a model beyond reading it, on a busy machine
+    loading_s: float = 0.0  # time to load a model in addition to reading it, on a busy machine
 
 
 NEEDS = {
@@ -141,7 +141,7 @@ NEEDS = {
 
 
 def table_name(runtime: str) -> str:
-    """Name of ``runtime`` in ``RUNTIMES``, given by that name or any alias that estimates accept.
+    """The key of ``runtime`` in ``RUNTIMES``, given that key or an alias that estimates accept.
 
     >>> table_name("torch-compile"), table_name("ort")
     ('torch-compiled', 'onnxruntime')
@@ -156,13 +156,13 @@ def table_name(runtime: str) -> str:
 
 
 def clock_of(session: Session) -> Callable[[], float]:
-    """The clock, in seconds, that times ``session``: its own if it has one, else this machine's."""
+    """The clock in seconds by which ``session`` is timed: its own if it has one, else this machine's."""
     clock: Callable[[], float] = getattr(session, "clock", time.perf_counter)
     return clock
 
 
 def prompt_shape(tokens: Tokens, *, batch: int, capacity: int) -> tuple[int, int]:
-    """Number of sequences and tokens of a prompt.
+    """Number of sequences and tokens of a prompt, checked against the sizes of the session.
 
     Raises:
         MeasurementError: The model was opened for other sizes.
@@ -175,12 +175,12 @@ def prompt_shape(tokens: Tokens, *, batch: int, capacity: int) -> tuple[int, int
 
 
 def loading_s(runtime: str) -> float:
-    """Time limit for loading a model in ``runtime`` beyond reading it, seconds."""
+    """Time in seconds allowed for loading a model in ``runtime``, in addition to reading it."""
     return NEEDS[runtime].loading_s if runtime in NEEDS else 0.0
 
 
 def missing(runtime: str) -> str | None:
-    """Text on what ``runtime`` lacks on this machine; None if nothing is known to be missing."""
+    """What ``runtime`` lacks on this machine, as text; None if nothing is known to be missing."""
     needs = NEEDS.get(runtime)
     if needs is None:
         return None

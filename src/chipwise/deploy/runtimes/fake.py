@@ -1,9 +1,9 @@
-"""A test double of a runtime: a JSON file sets how long each pass takes and how it fails.
+"""A test double of a runtime: a JSON file sets the duration of each pass and its failures.
 
 The file holds ``vocab_size``, ``prefill_s`` and ``decode_s`` (seconds of busy waiting), and optionally ``fault``: one
 of ``hang``, ``crash``, ``nan``, ``memory`` (allocates until it is refused), ``noise`` (prints to stdout). The option
-``drift`` stretches all waits, as on a machine that has become slower. With the option ``simulated`` nothing waits: the
-session has a clock of its own, which advances by exactly these times.
+``drift`` lengthens all waits, as on a machine that has become slower. With the option ``simulated`` it does not wait:
+the session has its own clock, which advances by exactly these times.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from chipwise.model.arch.design import Design
 
 
 class FakeFacts(Facts, total=False):
-    """What a file or an option says."""
+    """Fields of a model file or of options."""
 
     prefill_s: float
     decode_s: float
@@ -34,7 +34,7 @@ class FakeFacts(Facts, total=False):
 
 
 class FakeSession:
-    """Logits that depend on all tokens so far, after a wait of the length the file asks for."""
+    """Returns logits that depend on all tokens so far, after waiting as long as the file specifies."""
 
     def __init__(self, facts: FakeFacts, *, capacity: int, batch: int) -> None:
         self.vocab_size: int = facts["vocab_size"]
@@ -111,7 +111,7 @@ class FakeRuntime:
 
 
 def export(design: Design, weights: Mapping[str, AnyArray], path: Path) -> Path:
-    """A device of known truth: 30 µs a pass, a parameter each 0.1 ns in decode and 0.4 ns in prefill."""
+    """Exports a model file with known times: 30 µs per pass, plus 0.1 ns (decode) or 0.4 ns (prefill) per parameter."""
     count = design.arch.parameters()
     facts = {"vocab_size": design.arch.vocab_size, "design": design.digest, "name": design.arch.name}
     write_json(path, {**facts, "decode_s": 3e-5 + 1e-10 * count, "prefill_s": 3e-5 + 4e-10 * count})

@@ -1,8 +1,7 @@
-"""llama.cpp on the CPU, for GGUF files: those of ``deploy/export/gguf.py`` and any others.
+"""llama.cpp on the CPU, for GGUF files from ``deploy/export/gguf.py`` or from elsewhere.
 
-Called through the plain C interface: one batch for the prompt, one for each step, logits read where llama.cpp left
-them. The cache is kept in FP32 unless ``options={"cache": "f16"}`` asks for llama.cpp's own default, so that logits
-are those of the other runtimes.
+It uses the C interface: one batch for the prompt, one per step; logits are read in llama.cpp's memory. The cache is in
+FP32, so that logits equal those of the other runtimes, unless ``options={"cache": "f16"}`` selects llama.cpp's default.
 """
 
 from __future__ import annotations
@@ -23,18 +22,18 @@ try:
 except ImportError:  # pragma: no cover - depends on what is installed
     raise MissingExtra("llama-cpp-python", "llama-cpp") from None
 
-CACHES = {"f32": 0, "f16": 1, "q8_0": 8}  # ggml's numbers of these types
-_LEAST_LEVEL = 3  # llama.cpp's log: 3 is a warning, 4 an error
+CACHES = {"f32": 0, "f16": 1, "q8_0": 8}  # ggml's codes of these types
+_LEAST_LEVEL = 3  # log level: 3 is a warning, 4 an error
 _warnings: list[str] = []
 
 
 def _keep(level: int, text: bytes, _: object) -> None:
-    """Keeps llama.cpp's warnings and errors for messages; drops the rest."""
+    """Stores llama.cpp's warnings and errors for messages; drops the rest of its log."""
     if level >= _LEAST_LEVEL and text.strip():
         _warnings.append(text.decode(errors="replace").strip())
 
 
-_log = llama_cpp.llama_log_callback(_keep)  # a reference for as long as llama.cpp may call it
+_log = llama_cpp.llama_log_callback(_keep)  # keeps a reference while llama.cpp may call it
 llama_cpp.llama_log_set(_log, ctypes.c_void_p(0))
 
 
@@ -88,7 +87,7 @@ class LlamaCppSession:
         made.n_batch = made.n_ubatch = capacity * batch
         made.n_threads = made.n_threads_batch = threads
         made.type_k = made.type_v = CACHES[cache]
-        if cache == "f32":  # the flash kernel rounds to FP16 on the way
+        if cache == "f32":  # the flash attention kernel rounds to FP16
             made.flash_attn_type = llama_cpp.LLAMA_FLASH_ATTN_TYPE_DISABLED
         self._context = llama_cpp.llama_init_from_model(self._model, made)
         if not self._context:
@@ -96,7 +95,7 @@ class LlamaCppSession:
         self._memory = llama_cpp.llama_get_memory(self._context)
         self._batch, self._capacity, self._length = batch, capacity, 0
         self._step = _Batch(batch, 1)
-        self._prompts: dict[int, _Batch] = {}  # only of the last prompt length
+        self._prompts: dict[int, _Batch] = {}  # only for the last prompt length
         self._view: tuple[int, AnyArray] = (0, np.zeros((batch, self.vocab_size), np.float32))
 
     def prefill(self, tokens: AnyArray) -> AnyArray:

@@ -1,7 +1,7 @@
-"""llama.cpp's own answers about a GGUF file, by the server inside the package ``xllamacpp``.
+"""llama.cpp's results for a GGUF file, computed by the server in the package ``xllamacpp``.
 
-The package has no function for logits; its server returns the logarithm of every token's probability, which are the
-logits less a constant. llama.cpp ends its process where a file is not to its liking, so :func:`ask` starts one.
+The package has no function for logits; its server returns the log probability of every token, which equals the logit
+minus a constant. llama.cpp ends its process if it does not accept a file, so :func:`ask` starts a separate one.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from chipwise.errors import ChipwiseError, MeasurementError, MissingExtra
 
 CACHES = {"f32": "GGML_TYPE_F32", "f16": "GGML_TYPE_F16"}
 TIMEOUT_S = 600.0
-BEGIN = 4  # tokens of a text that are continued
+BEGIN = 4  # tokens of the text that a generated continuation starts from
 
 
 def available() -> bool:
@@ -38,9 +38,9 @@ class LlamaServer:
 
     Args:
         path: The file.
-        cache: Format of keys and values: ``f32``, which attends without the kernel that rounds to FP16, or ``f16``,
+        cache: Format of keys and values: ``f32``, which avoids the attention kernel that rounds to FP16, or ``f16``,
             llama.cpp's default.
-        context: Most tokens of a prompt and its continuation.
+        context: Most tokens of a prompt together with its continuation.
 
     Raises:
         MissingExtra: xllamacpp is not installed.
@@ -67,20 +67,20 @@ class LlamaServer:
         self._letter = self.tokens("a")[-1]
 
     def tokens(self, text: str, *, special: bool = False) -> list[int]:
-        """The tokens of ``text``; with ``special`` also the tokens that the file puts around texts."""
+        """The tokens of ``text``; with ``special`` also the special tokens that the file adds to texts."""
         asked = {"content": text, "add_special": special, "parse_special": True}
         return [int(number) for number in self._post("/tokenize", asked)["tokens"]]
 
     def text(self, prompt: str | Sequence[int], new: int) -> str:
-        """The most probable continuation of ``prompt`` by at most ``new`` tokens."""
+        """The most likely continuation of ``prompt``, with at most ``new`` tokens."""
         asked = {"prompt": prompt if isinstance(prompt, str) else list(prompt), "n_predict": new, "temperature": 0}
         return str(self._post("/completion", asked)["content"])
 
     def log_probabilities(self, tokens: Sequence[int], vocab_size: int) -> Float32Array:
-        """The natural logarithm of the probability of each token behind ``tokens``, by number.
+        """Natural log probability of each token id after ``tokens``.
 
-        The server returns probabilities only where it writes a whole character, so it is made to write a letter; the
-        probabilities are those before that.
+        The server returns probabilities only when it outputs a whole character, so it is constrained to output a
+        letter; the probabilities are those before the constraint.
         """
         asked = {
             "prompt": list(tokens),
@@ -106,7 +106,7 @@ class LlamaServer:
 
 
 class Question(TypedDict):
-    """What the other process is asked."""
+    """Request to the separate process."""
 
     path: str
     vocab_size: int
@@ -118,7 +118,7 @@ class Question(TypedDict):
 
 
 class Answer(TypedDict):
-    """What it found."""
+    """Reply of the separate process."""
 
     tokens: list[int]
     places: list[int]
@@ -136,20 +136,21 @@ def ask(
     new: int,
     cache: str = "f32",
 ) -> Answer:
-    """Results of llama.cpp, run in a separate process.
+    """Results of llama.cpp, computed in a separate process.
 
     Args:
         path: The file.
         vocab_size: Tokens of the model.
-        text: What is read; ``tokens`` of the answer has its tokens.
-        most_tokens: Of them, from the first on.
-        positions: Of the text, spread evenly; ``places`` of the answer has them, ``log_probabilities`` what follows.
-        new: Tokens to write; ``text`` of the answer continues the first words with them.
+        text: Text to read; ``tokens`` of the answer are its tokens.
+        most_tokens: Use only this many tokens, from the first.
+        positions: Number of evenly spread positions; ``places`` of the answer are these positions,
+            ``log_probabilities`` those of the next token there.
+        new: Tokens to generate; ``text`` of the answer is a continuation of the first words.
         cache: See :class:`LlamaServer`.
 
     Raises:
         MissingExtra: xllamacpp is not installed.
-        WorkerError: llama.cpp ended the process, or did not answer.
+        WorkerError: llama.cpp ended the process or did not answer.
         MeasurementError: llama.cpp cannot load the file.
     """
     if not available():
@@ -171,7 +172,7 @@ def ask(
 
 
 def answer(request: Question) -> Answer:
-    """The reply to a request of :func:`ask`."""
+    """Computes the reply to a request of :func:`ask`."""
     most, new, size = request["most_tokens"], request["new"], request["vocab_size"]
     server = LlamaServer(request["path"], cache=request["cache"], context=max(64, most + new))
     tokens = server.tokens(request["text"])[:most]
@@ -185,7 +186,7 @@ def answer(request: Question) -> Answer:
 
 
 def spread(length: int, count: int) -> list[int]:
-    """At most ``count`` positions from 0 to ``length`` - 1, spread evenly.
+    """At most ``count`` evenly spread positions from 0 to ``length`` - 1.
 
     >>> spread(9, 3)
     [0, 4, 8]
@@ -197,7 +198,7 @@ def main() -> int:
     """Reads a request from standard input and writes its reply."""
     request: Question = json.load(sys.stdin)
     reply_to = os.dup(1)
-    os.dup2(2, 1)  # what llama.cpp prints must not mix with the reply
+    os.dup2(2, 1)  # output of llama.cpp must not mix with the reply
     try:
         reply: Answer | dict[str, str] = answer(request)
     except ChipwiseError as error:

@@ -1,4 +1,4 @@
-"""Sessions of ONNX Runtime with the options that chipwise measures and serves with, and what a file says of itself."""
+"""ONNX Runtime sessions with the options for measuring and serving, and the metadata of files."""
 
 from __future__ import annotations
 
@@ -21,21 +21,21 @@ Loaded: TypeAlias = tuple[ort.InferenceSession, Facts]
 
 
 class SinglePass(ABC):
-    """A loaded model that answers in one pass. The harness treats it as prefill only, with its inputs as prompts."""
+    """A loaded model that answers in one pass. The harness treats this as a prefill, with the inputs as prompts."""
 
     facts: Facts
     vocab_size: int = 0
 
     @abstractmethod
     def prefill(self, tokens: AnyArray) -> AnyArray:
-        """Outputs for what the model reads."""
+        """Outputs for the model's inputs."""
 
     def answer(self, *inputs: AnyArray) -> AnyArray:
         """Outputs of one pass for the inputs of the model's torch module."""
         return self.prefill(*inputs)
 
     def decode(self, tokens: AnyArray) -> AnyArray:
-        """Raises: nothing is generated.
+        """Always raises an error, because the model does not generate.
 
         Raises:
             MeasurementError: Always.
@@ -44,9 +44,9 @@ class SinglePass(ABC):
 
 
 def session_options(threads: int) -> ort.SessionOptions:
-    """Options of every session, for measuring and for serving.
+    """Session options, the same for measuring and serving.
 
-    Threads sleep when idle, no arena grows ahead of need, and the graph runs as it was written.
+    Idle threads sleep, no memory is allocated in advance, and the graph is not changed by optimisations.
     """
     options = ort.SessionOptions()
     options.intra_op_num_threads = threads
@@ -60,7 +60,7 @@ def session_options(threads: int) -> ort.SessionOptions:
 
 
 def load(path: str | Path, *, threads: int) -> Loaded:
-    """The runtime's session for a file that chipwise wrote, and the file's metadata.
+    """The session for a file that chipwise wrote, and the file's metadata.
 
     Raises:
         MeasurementError: The file is not one that chipwise wrote, or the runtime refuses it.
@@ -68,12 +68,12 @@ def load(path: str | Path, *, threads: int) -> Loaded:
     session = open_file(path, session_options(threads))
     facts = metadata_of(session)
     if facts is None:
-        raise MeasurementError(f"{path}: this ONNX file carries no chipwise metadata; export it again")
+        raise MeasurementError(f"{path}: this ONNX file has no chipwise metadata; export it again")
     return session, facts
 
 
 def open_file(path: str | Path, settings: ort.SessionOptions) -> ort.InferenceSession:
-    """The runtime's session for a file.
+    """Opens a file as a session of the runtime.
 
     Raises:
         MeasurementError: The runtime refuses the file.

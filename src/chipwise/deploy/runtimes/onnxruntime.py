@@ -1,8 +1,8 @@
 """ONNX Runtime on the CPU, for files of ``deploy/export/onnx.py`` and, with ``onnxruntime_hf.py``, of other exporters.
 
-Needs numpy and onnxruntime alone.
+Needs only numpy and onnxruntime.
 
-All buffers are bound once: the KV cache is past and present in one, so that a decode step copies nothing.
+All buffers are bound once. The KV cache is input and output in the same buffer, so a decode step copies nothing.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class OnnxRuntimeSession:
         threads: int = 1,
         loaded: Loaded | None = None,
     ) -> None:
-        """Loads the file, unless ``loaded`` holds its session and metadata already."""
+        """Loads the file; ``loaded`` is its session and metadata if it is already open."""
         self._session, facts = loaded or load(path, threads=threads)
         if "encodes" in facts:
             raise MeasurementError(f"{path}: this model is an encoder; open it with OnnxEncoder")
@@ -60,7 +60,7 @@ class OnnxRuntimeSession:
             name: np.zeros((batch, channels, inputs), np.float32) for name, channels, inputs in facts.get("conv", ())
         }
         self._cache |= self._conv_states
-        self._prompts: dict[int, tuple[ort.IOBinding, AnyArray, AnyArray, AnyArray]] = {}  # only of the last length
+        self._prompts: dict[int, tuple[ort.IOBinding, AnyArray, AnyArray, AnyArray]] = {}  # last length only
         self._logits = np.empty((batch, 1, self.vocab_size), np.float32)
         self._token = np.zeros((batch, 1), np.int64)
         self._position = np.zeros((batch, 1), np.int64)
@@ -89,7 +89,7 @@ class OnnxRuntimeSession:
         return self._run_prompt(tokens, None).copy()
 
     def _run_prompt(self, tokens: AnyArray, logits: AnyArray | None) -> AnyArray:
-        """Runs a new prompt into ``logits`` (of every position if None); the last prompt length stays bound."""
+        """Processes a new prompt. ``logits``: where to write those of every position; None: only the last's."""
         batch, length = prompt_shape(tokens, batch=self._batch, capacity=self._capacity)
         self._length = length
         for value in self._conv_states.values():
@@ -128,26 +128,26 @@ class OnnxRuntimeSession:
 
 
 class OnnxEncoder(SinglePass):
-    """One loaded encoder. To the harness it is a model with prefill alone; ``facts["encodes"]`` names its output."""
+    """A loaded encoder. The harness treats its pass as a prefill; ``facts["encodes"]`` names its output."""
 
     def __init__(self, path: str | Path, *, threads: int = 1, loaded: Loaded | None = None) -> None:
-        """Loads the file, unless ``loaded`` holds its session and metadata already."""
+        """Loads the file; ``loaded`` is its session and metadata if it is already open."""
         self._session, self.facts = loaded or load(path, threads=threads)
         if "encodes" not in self.facts:
             raise MeasurementError(f"{path}: this model is a decoder; open it with OnnxRuntimeSession")
         self.vocab_size: int = self.facts["vocab_size"]
 
     def prefill(self, tokens: AnyArray) -> AnyArray:
-        """Encodes texts of one length; see :meth:`encode`."""
+        """Encodes texts of equal length; see :meth:`encode`."""
         return self.encode(tokens)
 
     def encode(self, tokens: AnyArray, mask: AnyArray | None = None) -> AnyArray:
-        """Embeddings (batch, width) of ``tokens`` (batch, tokens), or states (batch, tokens, width).
+        """Embeddings (batch, width) of ``tokens`` (batch, tokens), or hidden states (batch, tokens, width).
 
-        ``mask`` is 0 at padding; it is needed only where texts differ in length.
+        ``mask`` is 0 at padding; it is needed only if texts differ in length.
 
         Raises:
-            MeasurementError: A text is longer than the model's positions, or a mask that the file does not take.
+            MeasurementError: A text has more tokens than the model has positions, or the file does not accept a mask.
         """
         if tokens.shape[1] > self.facts["max_tokens"]:
             raise MeasurementError(
@@ -163,10 +163,10 @@ class OnnxEncoder(SinglePass):
 
 
 class OnnxClassifier(SinglePass):
-    """A loaded model of images, sounds or short texts. The harness gives it these as prompts, and prefills alone."""
+    """A loaded model of images, sounds or short texts. The harness treats its pass as a prefill."""
 
     def __init__(self, path: str | Path, *, batch: int = 1, threads: int = 1, loaded: Loaded | None = None) -> None:
-        """Loads the file, unless ``loaded`` holds its session and metadata already. ``batch`` images come at once."""
+        """Loads the file for ``batch`` inputs at a time; ``loaded`` is its session and metadata if already open."""
         self._session, self.facts = loaded or load(path, threads=threads)
         if "image" not in self.facts:
             raise MeasurementError(f"{path}: this model reads neither images nor sounds")
@@ -188,8 +188,8 @@ class OnnxClassifier(SinglePass):
     def prefill(self, images: AnyArray, words: AnyArray | None = None) -> AnyArray:
         """Logits (batch, classes) of images (batch, C, Y, X), or of answers to questions ``words`` (batch, Q).
 
-        Of spectrograms (batch, bands, frames) or sounds (batch, samples) those of every position, (batch, positions,
-        characters), or its states; of texts (batch, words) those of their classes.
+        For spectrograms (batch, bands, frames) or sounds (batch, samples): logits of every position, (batch, positions,
+        characters), or hidden states. For texts (batch, words): logits of their classes.
         """
         self._images[:] = images
         if words is not None:
@@ -199,7 +199,7 @@ class OnnxClassifier(SinglePass):
 
 
 class OnnxRanker(SinglePass):
-    """A loaded ranking model. The harness treats it as prefill only, with items as prompts."""
+    """A loaded ranking model. The harness treats its pass as a prefill, with item ids as prompts."""
 
     def __init__(
         self,
@@ -210,9 +210,9 @@ class OnnxRanker(SinglePass):
         threads: int = 1,
         loaded: Loaded | None = None,
     ) -> None:
-        """Loads the file, unless ``loaded`` holds its session and metadata already.
+        """Loads the file; ``loaded`` is its session and metadata if it is already open.
 
-        ``batch`` requests come at once, of ``candidates`` each (those of its design unless given).
+        It processes ``batch`` requests at a time with ``candidates`` each (the design's number unless given).
         """
         self._session, self.facts = loaded or load(path, threads=threads)
         if "request" not in self.facts:
@@ -244,7 +244,7 @@ class OnnxRanker(SinglePass):
 
 
 class OnnxRuntime:
-    """ONNX Runtime's CPU provider. See :class:`chipwise.deploy.runtimes.Runtime`."""
+    """ONNX Runtime with its CPU provider. See :class:`chipwise.deploy.runtimes.Runtime`."""
 
     name = "onnxruntime"
 
@@ -253,14 +253,14 @@ class OnnxRuntime:
         return str(ort.__version__)
 
     def open(self, path: Path, *, capacity: int, batch: int, threads: int, options: Mapping[str, object]) -> Session:
-        """Loads an exported decoder or encoder. Files of other exporters are optimised by the runtime."""
+        """Loads a model that chipwise exported, or a file of another exporter, which the runtime optimises."""
         if options:
             raise MeasurementError(f"the onnxruntime backend takes no options, not {sorted(options)}")
         settings = session_options(threads)
         session = open_file(path, settings)
         facts = metadata_of(session)
         if facts is None:
-            del session  # its memory is not the model's
+            del session  # so that its memory is not counted as the model's
             settings.graph_optimization_level = ort.GraphOptimizationLevel.ORT_ENABLE_ALL
             return HuggingFaceOnnx(path, open_file(path, settings), capacity=capacity, batch=batch)
         loaded = (session, facts)

@@ -1,4 +1,4 @@
-"""Denoisers in ONNX Runtime: an image in as many passes as its file says, from noise. Needs numpy and onnxruntime."""
+"""Denoisers in ONNX Runtime: images from noise, in the file's number of passes. Needs only numpy and onnxruntime."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ def decoder_of(session: ort.InferenceSession, *, threads: int) -> ort.InferenceS
 
 
 class OnnxDenoiser(SinglePass):
-    """A loaded denoiser. The harness treats it as prefill only, with noise as prompts.
+    """A loaded denoiser. The harness treats its passes as a prefill, with noise as prompts.
 
     Args:
-        path: The file of a pass.
-        batch: Images at once.
+        path: The model file, which computes one pass.
+        batch: Images at a time.
         threads: Threads of the runtime.
-        loaded: The file's session and metadata, where they are at hand.
+        loaded: The file's session and metadata, if it is already open.
     """
 
     def __init__(
@@ -63,9 +63,9 @@ class OnnxDenoiser(SinglePass):
         self._binding.bind_output("velocity", "cpu", 0, np.float32, velocity.shape, velocity.ctypes.data)
 
     def prefill(self, noise: AnyArray) -> AnyArray:
-        """Images (batch, C, Y, X) of noise, with the labels of the last :meth:`draw`.
+        """Images (batch, C, Y, X) from noise, with the labels of the last :meth:`draw`.
 
-        Noise has their shape, or that of the latents from which they are decoded.
+        Noise has the shape of the images, or of the latents that are decoded to images.
         """
         self._image[:] = noise
         for move in self._moves:
@@ -85,7 +85,7 @@ class OnnxDenoiser(SinglePass):
         return found
 
     def _guide(self) -> None:
-        """Asks again without a label, and goes further from that answer towards the one with it."""
+        """Classifier-free guidance: a second pass without label, and extrapolation from it through the first one."""
         label, velocity = self._label.copy(), self._velocity.copy()
         self._label.fill(self.facts["labels"])
         self._session.run_with_iobinding(self._binding)
@@ -95,12 +95,12 @@ class OnnxDenoiser(SinglePass):
         self._velocity += velocity
 
     def draw(self, noise: AnyArray, labels: AnyArray) -> AnyArray:
-        """Images (batch, C, Y, X) of these labels (batch,)."""
+        """Generates images (batch, C, Y, X) with these labels (batch,)."""
         self._label[:] = labels
         return self.prefill(noise)
 
     def answer(self, *inputs: AnyArray) -> AnyArray:
-        """Velocities (batch, C, Y, X) of images, times, labels and sizes of steps: one pass."""
+        """Velocities (batch, C, Y, X) of one pass, for images, times, labels and step sizes."""
         images, times, labels, sizes = inputs
         given = {"image": images, "label": labels, "time": times[:, None], "step": sizes[:, None]}
         names = [each.name for each in self._session.get_inputs()]

@@ -1,11 +1,11 @@
-"""ONNX files of other exporters in ONNX Runtime on the CPU. Needs numpy and onnxruntime alone.
+"""ONNX files of other exporters in ONNX Runtime on the CPU. Needs only numpy and onnxruntime.
 
-What is understood are Hugging Face's names of inputs and outputs, as Optimum, transformers.js and ONNX Runtime GenAI
-write them: ``input_ids``, ``attention_mask``, ``position_ids``, ``token_type_ids``, ``past_key_values.<layer>.key`` and
-``.value`` in; the first output and ``present.<layer>.key`` and ``.value`` out. A file without a cache is run as an
-encoder is: texts in, the first output out, nothing generated.
+Inputs and outputs must have Hugging Face's names, as written by Optimum, transformers.js and ONNX Runtime GenAI:
+``input_ids``, ``attention_mask``, ``position_ids``, ``token_type_ids``, ``past_key_values.<layer>.key`` and ``.value``
+in; the first output and ``present.<layer>.key`` and ``.value`` out. A file without a cache is run as an encoder: it
+returns its first output and generates nothing.
 
-The graph is optimised as the runtime does by default, and the cache grows by what each step returns, without a copy.
+The runtime's default optimisations are used. Each step returns a longer cache, which the next step uses without a copy.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ _TYPES = {
     "tensor(int64)": np.int64,
     "tensor(int32)": np.int32,
 }
-_MOST_TOKENS = 1 << 20  # largest vocabulary that is searched for
+_MOST_TOKENS = 1 << 20  # largest token id for the search of the vocabulary size
 
 
 class HuggingFaceOnnx:
-    """One file with Hugging Face's names, loaded. See :class:`chipwise.deploy.runtimes.Session`.
+    """A loaded file with Hugging Face's names. See :class:`chipwise.deploy.runtimes.Session`.
 
     Raises:
-        MeasurementError: The file takes something that is not understood here, or does not say its cache's shape.
+        MeasurementError: The file has an unsupported input, or the shape of its cache is unknown.
     """
 
     def __init__(self, path: Path, session: ort.InferenceSession, *, capacity: int, batch: int) -> None:
@@ -54,17 +54,17 @@ class HuggingFaceOnnx:
             raise MeasurementError(f"{path}: it has no input 'input_ids', so it is not a text model")
         outputs = [item.name for item in session.get_outputs()]
         self._answer = outputs[0]
-        self._next = {name: _PRESENT + name.removeprefix(_PAST) for name in self._empty}  # input of the next step
+        self._next = {name: _PRESENT + name.removeprefix(_PAST) for name in self._empty}  # outputs' names by input
         lacking = sorted(set(self._next.values()) - set(outputs))
         if lacking:
             raise MeasurementError(f"{path}: it takes a cache but does not return {lacking[0]!r}; export it again")
         self.facts: Facts = {} if self._empty else {"encodes": self._answer}
         self._length = 0
-        self._cache: dict[str, ort.OrtValue] = {}  # the runtime's own values
+        self._cache: dict[str, ort.OrtValue] = {}  # values owned by the runtime
         self.vocab_size = self._vocabulary()
 
     def prefill(self, tokens: AnyArray) -> AnyArray:
-        """Clears the cache and runs ``tokens`` (batch, prompt); for an encoder, returns its output."""
+        """Clears the cache and processes ``tokens`` (batch, prompt); for an encoder, returns its output."""
         prompt_shape(tokens, batch=self._batch, capacity=self._capacity)
         self._length, self._cache = 0, {}
         answer = self._run(tokens)
@@ -100,7 +100,7 @@ class HuggingFaceOnnx:
             binding.bind_output(name, "cpu")
         try:
             self._session.run_with_iobinding(binding)
-        except Exception as error:  # the runtime's errors have no common class
+        except Exception as error:  # the runtime's errors have no common base class
             raise MeasurementError(
                 f"{self._path}: ONNX Runtime failed at {batch} x {count} tokens behind {self._length}: {error}"
             ) from None
@@ -111,7 +111,7 @@ class HuggingFaceOnnx:
         return numbers
 
     def _no_past(self, item: ort.NodeArg) -> AnyArray:
-        """The cache of no position, (1, heads, 0, size)."""
+        """An empty cache, (1, heads, 0, size)."""
         if len(item.shape) != 4 or not all(isinstance(item.shape[axis], int) for axis in (1, 3)):
             raise MeasurementError(
                 f"{self._path}: the cache {item.name} has shape {item.shape}; heads and their size must be "
@@ -133,7 +133,7 @@ class HuggingFaceOnnx:
         return known + 1
 
     def _knows(self, token: int) -> bool:
-        """Whether the model runs on ``token``: an embedding fails for a token without a row."""
+        """Whether the model accepts the id ``token``; an embedding fails for ids without a row."""
         self._length, self._cache = 0, {}
         try:
             self._run(np.full((self._batch, 1), token))

@@ -1,7 +1,7 @@
 """OpenVINO on the CPU, for the same ONNX files as ONNX Runtime.
 
-OpenVINO decomposes attention into plain operators and joins past and new keys anew in each step. Two requests take
-turns, the one's present being the other's past, so that nothing else is copied.
+OpenVINO decomposes attention into plain operators and concatenates past and new keys in each step. Two inference
+requests alternate, each using the other's output cache as its input, so that nothing else is copied.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ except ImportError:  # pragma: no cover - depends on what is installed
 
 
 class OpenVinoSession:
-    """One exported file, loaded. See :class:`chipwise.deploy.runtimes.Session`."""
+    """A loaded exported file. See :class:`chipwise.deploy.runtimes.Session`."""
 
     def __init__(self, path: Path, *, capacity: int, threads: int) -> None:
         try:
@@ -64,13 +64,13 @@ class OpenVinoSession:
         }
 
     def prefill(self, tokens: AnyArray) -> AnyArray:
-        """Clears the cache and runs ``tokens`` (1, prompt)."""
+        """Clears the cache and processes ``tokens`` (1, prompt)."""
         prompt_shape(tokens, batch=1, capacity=self._capacity)
         self._length = 0
         return self._run(tokens)
 
     def decode(self, tokens: AnyArray) -> AnyArray:
-        """Runs one more token, ``tokens`` (1, 1)."""
+        """Processes one more token, ``tokens`` (1, 1)."""
         if self._length >= self._capacity:
             raise MeasurementError(f"the cache holds {self._capacity} positions and is full")
         return self._run(tokens)

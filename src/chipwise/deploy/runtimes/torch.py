@@ -1,7 +1,7 @@
 """PyTorch, for files that ``deploy/runtimes/torch_serving.py`` wrote: eager, compiled, and CUDA graphs, on the CPU or
 a GPU.
 
-A prompt is run eagerly or compiled; with CUDA graphs the decode step is captured once and replayed.
+Prompts run eagerly or compiled; with CUDA graphs the decode step is captured once and replayed.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class Pass(Protocol):
     """The serving module, compiled or not."""
 
     def __call__(self, tokens: torch.Tensor, positions: torch.Tensor, filled: int, masked: bool, /) -> torch.Tensor:
-        """Logits of the last of ``tokens`` at ``positions``, which see ``filled`` places of the cache."""
+        """Logits of the last of ``tokens`` at ``positions``; they attend to ``filled`` positions of the cache."""
         ...
 
 
@@ -50,7 +50,7 @@ class TorchSession:
         self._serving = Serving(model, capacity=capacity, batch=batch)
         eager: tuple[Pass, Pass] = (self._serving, self._serving)
         self._prompt, self._step = _compiled(self._serving) if mode == "compiled" else eager
-        self._exact = mode == "eager"  # a step attends to the filled positions; otherwise to all, masked
+        self._exact = mode == "eager"  # steps attend only to filled positions; otherwise to all, with a mask
         self._device = torch.device(device)
         self._token = torch.zeros(batch, 1, dtype=torch.int64, device=device)
         self._position = torch.zeros(1, dtype=torch.int64, device=device)
@@ -87,12 +87,12 @@ class TorchSession:
         return found
 
     def _capture(self) -> tuple[torch.cuda.CUDAGraph, torch.Tensor]:
-        """The decode step as a CUDA graph, and the logits that each replay writes."""
+        """Captures the decode step as a CUDA graph; also the tensor of logits that each replay fills."""
         with torch.inference_mode():
             side = torch.cuda.Stream()  # type: ignore[no-untyped-call]
             side.wait_stream(torch.cuda.current_stream())
             with torch.cuda.stream(side):
-                for _ in range(3):  # libraries choose their kernels and workspaces before the capture
+                for _ in range(3):  # libraries choose kernels and workspaces before the capture
                     self._step(self._token, self._position, self._capacity, True)
             torch.cuda.current_stream().wait_stream(side)
             graph = torch.cuda.CUDAGraph()
@@ -102,7 +102,7 @@ class TorchSession:
 
 
 def _compiled(serving: Serving) -> tuple[Pass, Pass]:
-    """Functions that run a prompt of any length and a step. A failed compilation raises."""
+    """Compiled functions for a prompt of any length and for a step. A failed compilation raises an error."""
     torch._dynamo.config.recompile_limit = 256
     torch._dynamo.config.fail_on_recompile_limit_hit = True
     return torch.compile(serving, dynamic=True), torch.compile(serving, dynamic=False)
@@ -126,7 +126,7 @@ class TorchRuntime:
 
         Raises:
             MeasurementError: The file is not such a model, or options are given.
-            Unsupported: The device is not there.
+            Unsupported: The device does not exist.
         """
         if options:
             raise MeasurementError(f"the {self.name} backend takes no options, not {sorted(options)}")
@@ -165,7 +165,7 @@ class TorchCudaGraphs(TorchCuda):
 
 
 def _prepare_cuda(name: str) -> None:
-    """Lifts the limit on address space: CUDA maps many times the memory that it uses."""
+    """Removes the limit on address space, because CUDA maps many times the memory that it uses."""
     resource.setrlimit(resource.RLIMIT_AS, (resource.RLIM_INFINITY, resource.getrlimit(resource.RLIMIT_AS)[1]))
     if not torch.cuda.is_available():
         raise Unsupported(f"{name} needs a GPU that PyTorch can use, and this machine has none")

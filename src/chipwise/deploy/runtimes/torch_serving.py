@@ -1,9 +1,9 @@
-"""A design as PyTorch serves it: one file with its weights, and a module that keeps keys and values in place.
+"""Serving with PyTorch: one file with a design and its weights, and a module that updates its KV cache in place.
 
-``Transformer`` grows its cache by joining tensors, which suits checking; here the cache is as large as it will be, so
-that a decode step has the same shapes every time and can be compiled or captured once.
+``Transformer`` extends its cache by concatenation, which suffices for checks. Here the cache has its final size from
+the start, so every decode step has the same shapes and can be compiled or captured once.
 
-Axes: B batch, T new tokens, S kept tokens, D model width, N query heads, K KV heads, H head size, V vocabulary.
+Axes: B batch, T new tokens, S cached tokens, D model width, N query heads, K KV heads, H head size, V vocabulary.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ FORMATS = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 def export(design: Design, weights: Mapping[str, AnyArray], path: str | Path) -> Path:
     """Writes ``design`` with ``weights`` (named as the torch module's state dict) to a safetensors file, atomically.
 
-    Everything is stored, and later computed, in the design's format.
+    Weights are stored in the design's format, in which the model is also computed.
 
     Raises:
         SpecError: A weight is missing or has the wrong shape.
-        Unsupported: PyTorch does not compute in the design's weight format here.
+        Unsupported: PyTorch cannot compute in the design's weight format on this machine.
         StorageError: The disk refused.
     """
     from safetensors.torch import save
@@ -67,7 +67,7 @@ def export(design: Design, weights: Mapping[str, AnyArray], path: str | Path) ->
 
 
 def load(path: str | Path, *, device: str = "cpu") -> tuple[Transformer, Facts]:
-    """The model of a file that :func:`export` wrote, on ``device``, and the file's metadata.
+    """Loads the model of a file written by :func:`export` onto ``device``; also the file's metadata.
 
     Raises:
         SpecError: The file is missing or was not written by :func:`export`.
@@ -92,9 +92,9 @@ def load(path: str | Path, *, device: str = "cpu") -> tuple[Transformer, Facts]:
 class Serving(nn.Module):
     """``model`` with a cache of ``capacity`` positions for ``batch`` sequences."""
 
-    keys: list[Tensor]  # a layer with attention each, (B, K, S, H)
+    keys: list[Tensor]  # one per layer with attention, (B, K, S, H)
     values: list[Tensor]
-    kept: list[dict[str, Tensor]]  # of every layer: what its convolutions saw last, (B, taps - 1, D) each
+    kept: list[dict[str, Tensor]]  # one per layer: last inputs of its convolutions, (B, taps - 1, D) each
 
     def __init__(self, model: Transformer, *, capacity: int, batch: int) -> None:
         super().__init__()
@@ -118,9 +118,9 @@ class Serving(nn.Module):
 
         Args:
             tokens_BT: The new tokens.
-            positions_T: Their positions; their keys and values are kept there.
-            seen: How many positions of the cache are looked at, from the first.
-            masked: Whether some of these may lie after a token; if not, ``seen`` ends with the last token.
+            positions_T: Positions of the new tokens, where their keys and values are stored.
+            seen: How many positions of the cache are attended to, from the first.
+            masked: Whether some of these positions may be after a token; if not, ``seen`` ends with the last token.
         """
         model = self.model
         x_BTD = model.embedding(tokens_BT)
@@ -141,7 +141,7 @@ class Serving(nn.Module):
         if kept is None:
             return x_BTD
         conv: Any = getattr(self.model.layers[self.model.order[number]], name)
-        y_BTD, last = conv(x_BTD, kept * (positions_T[0] > 0))  # a sequence's first tokens follow nothing
+        y_BTD, last = conv(x_BTD, kept * (positions_T[0] > 0))  # no convolution state at the start of a sequence
         kept.copy_(last)
         return y_BTD  # type: ignore[no-any-return]
 
@@ -164,7 +164,7 @@ class Serving(nn.Module):
             mask = key_S <= positions_T[:, None]
             if block.window is not None:
                 mask = mask & (key_S > positions_T[:, None] - block.window)
-        if tokens == 1:  # the query heads that share a KV head become rows of one product
+        if tokens == 1:  # the query heads of a KV head become rows of one product
             q_BNTH = q_BNTH.reshape(batch, block.kv_heads, block.heads // block.kv_heads, block.head_size)
         y_BNTH = F.scaled_dot_product_attention(
             q_BNTH,

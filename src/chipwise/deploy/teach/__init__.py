@@ -1,1 +1,1 @@
-"""Learns a machine that no data sheet describes well from a table of measured models."""
+"""Fits a machine that no data sheet describes well to a table of measured models."""

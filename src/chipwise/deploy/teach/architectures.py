@@ -1,4 +1,4 @@
-"""Models described by the columns of a row: widths, layers, heads and FFN of a decoder, an encoder, or both."""
+"""Models described by the columns of a row: width, layers, heads and FFN of a decoder, an encoder, or both."""
 
 from __future__ import annotations
 
@@ -12,21 +12,20 @@ from chipwise.model.arch.feed_forward import FeedForward
 from chipwise.model.arch.layer import Layer
 from chipwise.model.arch.mixers import Attention
 
-VOCABULARY = 32_768  # default where a table has none
+VOCABULARY = 32_768  # default if a table has none
 MODEL_COLUMNS = ("d_model", "layers", "heads", "kv_heads", "ffn", "vocab", "kind")
 PAIR_COLUMNS = tuple(
     f"{side}_{name}" for side in ("encoder", "decoder") for name in ("d_model", "layers", "heads", "ffn")
 )
-AVERAGED = ("heads", "ffn")  # sizes that tables give as means over layers
+AVERAGED = ("heads", "ffn")  # sizes that tables may state as means over layers
 Cells = Mapping[str, str]
 
 
 def described(cells: Cells) -> ArchSpec:
-    """Model described by the sizes in a row. Averages of heads and FFN over layers, which tables of searches give, are
-    rounded.
+    """The model described by the sizes in a row. Means over layers, as tables of searches state them, are rounded.
 
     Raises:
-        SpecError: A size is missing or no number above zero; ``field`` names it.
+        SpecError: A size is missing or not above zero; ``field`` names it.
     """
     vocabulary = _size(cells, "vocab", VOCABULARY)
     if cells.get("encoder_layers") or cells.get("decoder_layers"):

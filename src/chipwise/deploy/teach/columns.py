@@ -1,7 +1,7 @@
 """Meaning of a table's columns: recognised from common names, or mapped by the user.
 
-Names of times end in their unit (``ttft_ms``, ``latency (s)``), or their cells do (``35 ms``). A time without a unit is
-an error: nothing is guessed about seconds and milliseconds.
+Names of time columns end in a unit (``ttft_ms``, ``latency (s)``), or their cells do (``35 ms``). A time without a unit
+is an error: seconds or milliseconds are never guessed.
 """
 
 from __future__ import annotations
@@ -57,8 +57,8 @@ NAMES: Mapping[str, tuple[str, ...]] = {
 """Fields of a row, with their names in tables."""
 TIMES = ("total", "ttft", "tpot")
 RATES = ("prefill_rate", "decode_rate", "total_rate")
-MISSPELT = 0.8  # likeness of two names, above which one is taken for a slip of the other
-VARIANTS = ("variant", "backend", "threads")  # columns that distinguish runs of one machine
+MISSPELT = 0.8  # similarity of two names above which one is taken for a misspelling of the other
+VARIANTS = ("variant", "backend", "threads")  # columns that distinguish configurations of one machine
 UNITS: Mapping[str, float] = {
     "s": 1.0, "sec": 1.0, "secs": 1.0, "second": 1.0, "seconds": 1.0,
     "ms": 1e-3, "msec": 1e-3, "millisecond": 1e-3, "milliseconds": 1e-3,
@@ -77,9 +77,9 @@ class Columns:
     """The columns of a table.
 
     Attributes:
-        fields: Field -> column of the table.
-        scale: Field of a time -> seconds of one unit; absent where the cells say their units.
-        variants: Columns that distinguish runs of one machine.
+        fields: Column of the table, by field.
+        scale: Seconds per unit, by time field; missing if the cells contain units.
+        variants: Columns that distinguish configurations of one machine.
         left_out: Columns that were not used.
     """
 
@@ -89,7 +89,7 @@ class Columns:
     left_out: tuple[str, ...]
 
     def sentences(self) -> list[str]:
-        """Text on how columns were read, one line per field."""
+        """Text on the interpretation of columns, one line per field."""
         lines = []
         for field, column in self.fields.items():
             unit = next((name for name, factor in UNITS.items() if factor == self.scale.get(field)), "")
@@ -102,11 +102,11 @@ def find_columns(names: Sequence[str], wanted: Mapping[str, str] | None = None, 
 
     Args:
         names: The table's columns.
-        wanted: Column -> field as the user mapped them, such as ``{"lat": "total_ms"}``; ``-`` leaves a column out.
-        file: For messages.
+        wanted: The user's mapping of columns to fields, such as ``{"lat": "total_ms"}``; ``-`` leaves a column out.
+        file: File name for messages.
 
     Raises:
-        SpecError: There is no such column, or two stand for one field.
+        SpecError: A mapped column does not exist, or two columns have the same field.
         UnknownName: No such field is known.
     """
     fields: dict[str, str] = {}
@@ -149,7 +149,7 @@ def find_columns(names: Sequence[str], wanted: Mapping[str, str] | None = None, 
 
 
 def _misspelt(column: str, found: Mapping[str, str]) -> str | None:
-    """The field that a misspelt column resembles, if no other column has that field."""
+    """The field whose name resembles the misspelt column, unless another column has that field."""
     key = plain(column)
     stem, _, unit = key.rpartition("_")
     for field, names in NAMES.items():
@@ -160,7 +160,7 @@ def _misspelt(column: str, found: Mapping[str, str]) -> str | None:
 
 
 def _mapped(text: str) -> tuple[str, float | None]:
-    """The field that a user's ``total_ms`` means, with its unit."""
+    """The field and the unit in a user's mapping such as ``total_ms``."""
     key = plain(text)
     if key == "variant":
         return "variant", None
@@ -196,7 +196,7 @@ def _guessed(column: str) -> tuple[str | None, float | None]:
 
 
 def _better(column: str, before: str, field: str) -> bool:
-    """Whether a column's name fits a field better than the one found before."""
+    """Whether a column's name fits a field better than the best one so far."""
     names, new, old = NAMES[field], plain(column), plain(before)
     return new in names and old in names and names.index(new) < names.index(old)
 
