@@ -1,8 +1,8 @@
-"""The user's data folder: all measurements, in one SQLite file, and the profiles of this machine.
+"""The user's data folder: all measurements in one SQLite file, and the profiles of this machine.
 
-SQLite in write-ahead mode: many processes may add at once, and a killed one leaves nothing half-written. A measurement
-is stored whole, with every sample, as compressed JSON beside the columns that are searched. Its id is the hash of its
-content, so importing a known measurement changes nothing.
+SQLite runs in write-ahead mode: many processes may write at once, and a killed one leaves no partial entry. A
+measurement is stored with all samples as compressed JSON, next to columns for searching. Its id is the hash of its
+content, so importing it twice changes nothing.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ from chipwise.model.arch import io as spec_io
 from chipwise.model.arch.design import Design
 
 SCHEMA = "chipwise.stored_measurement/1"
-WAIT_S = 30.0  # for other writers
-IMPORTED = "imported: "  # begins the source of measurements that another machine's file holds
+WAIT_S = 30.0  # waiting time for other writers
+IMPORTED = "imported: "  # prefix of ``source`` for measurements imported from a file
 _TABLE = """
 CREATE TABLE IF NOT EXISTS measurements (
     id TEXT PRIMARY KEY,
@@ -52,17 +52,17 @@ CREATE TABLE IF NOT EXISTS measurements (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stored:
-    """One stored measurement, with its ``design`` where that is known in full."""
+    """A stored measurement, with its ``design`` if it is fully known."""
 
     id: str
     added: str  # ISO date and time
-    source: str  # what measured it: "measure", "search clinic", "imported: measure", …
+    source: str  # origin: "measure", "search clinic", "imported: measure", …
     measurement: Measurement
     design: Design | None
 
     @property
     def imported(self) -> bool:
-        """Whether it was read from a file, so that the machine's name is unverified."""
+        """Whether it was imported from a file, so that the machine's name is unverified."""
         return self.source.startswith(IMPORTED)
 
     def to_data(self) -> dict[str, object]:
@@ -80,7 +80,7 @@ class Stored:
 
     @classmethod
     def from_data(cls, data: object, *, file: str | None = None) -> Stored:
-        """The measurement that :meth:`to_data` wrote.
+        """Reads the output of :meth:`to_data`.
 
         Raises:
             SpecError: The data is not a stored measurement of this version.
@@ -105,7 +105,7 @@ class Stored:
 
 
 class MeasurementStore:
-    """The store at ``path``; the user's own unless given. Created when first written to."""
+    """The store at ``path``; the user's own by default. The file is created by the first write."""
 
     def __init__(self, path: str | Path | None = None) -> None:
         self.path = Path(path) if path is not None else data_folder() / "measurements.sqlite"
@@ -142,7 +142,7 @@ class MeasurementStore:
     def entries(
         self, *, device: str | None = None, runtime: str | None = None, threads: int | None = None
     ) -> list[Stored]:
-        """All measurements, oldest first; filtered by device, runtime or number of threads if given."""
+        """All measurements, oldest first; filtered by device, runtime and number of threads if given."""
         wanted = {"device": device, "runtime": runtime, "threads": threads}
         limits = {name: value for name, value in wanted.items() if value is not None}
         where = " AND ".join(f"{name} = ?" for name in limits) or "1"
@@ -162,7 +162,7 @@ class MeasurementStore:
         except (zlib.error, UnicodeDecodeError) as error:
             raise StorageError(f"{place}: cannot be read: {error}") from None
         item = Stored.from_data(parse_json(text, name=place), file=place)
-        return replace(item, id=identity)  # older versions hashed other names of fields
+        return replace(item, id=identity)  # older versions hashed other field names
 
     def get(self, identity: str) -> Stored:
         """The measurement with the id ``identity``, which may be abbreviated.
@@ -184,10 +184,10 @@ class MeasurementStore:
             return [row[0] for row in database.execute("SELECT id FROM measurements ORDER BY added, rowid")]
 
     def delete(self, identities: Iterable[str]) -> int:
-        """Deletes measurements; returns how many.
+        """Deletes measurements; returns their number.
 
         Raises:
-            UnknownName: One of them is not there; then none is deleted.
+            UnknownName: One of them does not exist; then none is deleted.
         """
         exact = [(self.get(identity).id,) for identity in identities]
         if not exact:
@@ -197,7 +197,7 @@ class MeasurementStore:
         return len(set(exact))
 
     def export(self, path: str | Path, items: Sequence[Stored] | None = None) -> int:
-        """Writes ``items`` (all unless given) to a file of JSON lines; returns how many."""
+        """Writes ``items`` (all by default) to a file of JSON lines; returns their number."""
         check_output(path)
         chosen = self.entries() if items is None else items
         lines = (json.dumps(plain(item.to_data()), allow_nan=False) for item in chosen)
@@ -205,9 +205,9 @@ class MeasurementStore:
         return len(chosen)
 
     def import_(self, path: str | Path) -> int:
-        """Adds measurements that :meth:`export` wrote, here or on another machine; returns how many were new.
+        """Imports measurements from a file written by :meth:`export`; returns how many were new.
 
-        They are marked as imported: this machine's own profile does not learn from them.
+        They are marked as imported and are not used for this machine's profile.
 
         Raises:
             SpecError: The file is missing, or a line is not a valid measurement; then nothing is added.
@@ -229,7 +229,7 @@ class MeasurementStore:
 
     @contextlib.contextmanager
     def _open(self) -> Iterator[sqlite3.Connection]:
-        """A connection whose changes are committed at the end of the block, or rolled back on an error."""
+        """A connection whose changes are committed at the end of the block, or rolled back after an error."""
         with storage(self.path):
             self.path.parent.mkdir(parents=True, exist_ok=True)
         database = None
@@ -250,14 +250,14 @@ class MeasurementStore:
 
 
 def _require_labels(item: Stored, place: str) -> None:
-    """Raises SpecError for an imported measurement with unprintable names or impossible times."""
+    """Raises SpecError if an imported measurement has unprintable names or impossible times."""
     found = item.measurement
     labels = {"device": found.device, "runtime": found.runtime, "name": found.name, "source": item.source}
     labels |= {"runtime_version": found.runtime_version, "design": found.design}
     try:
         for field, value in labels.items():
             require_label(value, field, empty=field != "device")
-        if item.added:  # lines of older versions may lack it
+        if item.added:  # missing in older versions
             require_date(item.added, "added")
         for field in ("ttft_s", "tpot_s"):
             if any(not SHORTEST_S <= value <= LONGEST_S for value in getattr(found, field)):
@@ -272,7 +272,7 @@ def kept_as(runtime: str, kind: str) -> str:
 
 
 def profile_path(runtime: str, threads: int) -> Path:
-    """This machine's profile file. Machines that share a data folder have separate profiles.
+    """Path of this machine's profile. Machines that share a data folder have separate profiles.
 
     Raises:
         InputError: ``runtime`` is not a plain name, or ``threads`` is not positive.
@@ -289,9 +289,9 @@ def _folder_name(machine: str) -> str:
 
 
 def saved_profile(runtime: str, threads: int) -> MachineProfile | None:
-    """This machine's profile, or None if it has not been calibrated in this runtime.
+    """This machine's profile; None if it has not been calibrated for this runtime.
 
-    Profiles of older versions, which named no machine, count if they are of this one.
+    Profiles of older versions, which lack the machine's name, are used if they match this machine.
 
     Raises:
         SpecError: The file is damaged.
@@ -308,9 +308,9 @@ def saved_profile(runtime: str, threads: int) -> MachineProfile | None:
 
 
 def save_profile(profile: MachineProfile, *, runtime: str, threads: int) -> Path:
-    """Writes this machine's profile and returns its file; the previous one is kept with a number.
+    """Writes this machine's profile and returns its path; the previous profile is kept under a number.
 
-    ``onnxruntime-1.json`` is the newest; ``onnxruntime-1.v0001.json`` the first that was replaced.
+    ``onnxruntime-1.json`` is the newest profile, ``onnxruntime-1.v0001.json`` the oldest replaced one.
     """
     path = profile_path(runtime, threads)
     if _exists(path):
@@ -322,13 +322,13 @@ def save_profile(profile: MachineProfile, *, runtime: str, threads: int) -> Path
 
 
 def earlier_profiles(runtime: str, threads: int) -> list[Path]:
-    """The files of this machine's replaced profiles, oldest first."""
+    """Paths of this machine's replaced profiles, oldest first."""
     path = profile_path(runtime, threads)
     return sorted(path.parent.glob(f"{glob.escape(path.stem)}.v[0-9][0-9][0-9][0-9]*.json"))
 
 
 def save_thermal(thermal: Thermal, *, runtime: str, threads: int) -> bool:
-    """Writes the thermal model into this machine's profile; returns whether there is one."""
+    """Writes the thermal model to this machine's profile; returns False if there is no profile."""
     profile = saved_profile(runtime, threads)
     if profile is None:
         return False
@@ -337,7 +337,7 @@ def save_thermal(thermal: Thermal, *, runtime: str, threads: int) -> bool:
 
 
 def _exists(path: Path) -> bool:
-    """Whether there is such a file.
+    """Whether the file exists.
 
     Raises:
         StorageError: Its folder cannot be read.

@@ -16,12 +16,12 @@ from chipwise.hardware.taught import TaughtError
 
 FOLDS = 8
 LEAST = 4  # fewest quantities for cross-validation
-CONTRADICTS = 4.0  # standard deviations
-LEAST_FACTOR = 1.3  # least ratio between measured and expected of a contradicting row
-PRIOR_WIDEN = 10.0  # weight in rows of the fitted width, against that of left-out rows
+CONTRADICTS = 4.0  # standard deviations from the fit beyond which a row is flagged
+LEAST_FACTOR = 1.3  # least ratio between measured and expected time of a flagged row
+PRIOR_WIDEN = 10.0  # weight of the fitted interval width, in left-out rows
 UNITS = (("milliseconds written as seconds", 1e3), ("seconds written as milliseconds", 1e-3))
-UNITS_REACH = 1.1  # in logarithms: largest distance from a factor of 1,000
-WHOLE_TABLE = 5.0  # in logarithms: larger than any data sheet's error
+UNITS_REACH = 1.1  # largest distance of the log ratio from ln(1000) that suggests a wrong unit
+WHOLE_TABLE = 5.0  # log ratio larger than any data sheet's error
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,7 +40,7 @@ class Flag:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Checked:
-    """Results of cross-validation; ``widen`` is a factor on standard deviations of predictions."""
+    """Results of cross-validation; ``widen`` is a factor on the standard deviations of predictions."""
 
     error: TaughtError | None
     widen: float
@@ -48,7 +48,7 @@ class Checked:
 
 
 def folds_of(models: Sequence[str]) -> list[Places]:
-    """Indices of rows that are left out together: models are distributed, most rows first; few models: rows are."""
+    """Folds of rows that are left out together: whole models, largest first; single rows if there are few models."""
     few = len(set(models)) < 3
     groups: dict[str | int, list[int]] = {}
     for i, name in enumerate(models):
@@ -60,9 +60,10 @@ def folds_of(models: Sequence[str]) -> list[Places]:
 
 
 def check(rows: Sequence[MeasuredRow], seen: Observations) -> Checked:
-    """Predicts every quantity by fits without its model. Errors are those of unflagged rows. Intervals are widened
-    until nine of ten left-out rows lie inside, counting one more to come; the width as fitted counts for
-    ``PRIOR_WIDEN`` rows.
+    """Predicts every quantity by fits without its model.
+
+    Errors are over unflagged rows. Intervals are widened until they contain 90 % of left-out rows (with a correction
+    for the number of rows); the fitted width counts as ``PRIOR_WIDEN`` rows.
     """
     n = len(seen)
     if n < LEAST:
@@ -90,7 +91,7 @@ def check(rows: Sequence[MeasuredRow], seen: Observations) -> Checked:
 
 
 def _widen(z: Float64Array) -> float:
-    """Factor on deviations that puts nine of ten rows within 1.645 deviations."""
+    """Factor on standard deviations so that 90 % of rows lie within 1.645 of them."""
     found = conformal_half_width(z, 0.9) / Z90
     weight = len(z) / (len(z) + PRIOR_WIDEN)
     return float(np.clip(found**weight, 0.7, 5.0))
@@ -128,7 +129,7 @@ def _reason(row: MeasuredRow, quantity: str, measured: float, expected: float) -
 
 
 def whole_table(seen: Observations) -> list[str]:
-    """Warnings about the unit of all rows."""
+    """Warnings about a unit that seems wrong in all rows."""
     if not len(seen):
         return []
     logs = np.log(seen.seconds / seen.sheet_s)

@@ -1,4 +1,4 @@
-"""Teaches a machine: turns a table of measured models into a profile that can be named like a device."""
+"""Fits a table of measured models to a profile that can be used like a device."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ from chipwise.hardware.datasheet import DeviceProfile
 from chipwise.hardware.taught import Teaching
 from chipwise.predict.served.taught_pass import TERMS, matrix, sequence
 
-SHEET = "-taught"  # suffix of a profile's name that would equal a shipped data sheet's
-MOST_ROWS = 10_000  # that are learnt from at once
-MOST_RECORDS = 2000  # rows that a profile keeps for the next version
+SHEET = "-taught"  # suffix if a profile would have the name of a shipped data sheet
+MOST_ROWS = 10_000  # most rows that are fitted at once
+MOST_RECORDS = 2000  # most rows that a profile stores for its next version
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
@@ -33,11 +33,11 @@ class Taught(Result):
 
     Attributes:
         teaching: The profile.
-        path: Its file; None if it was not kept.
-        columns: How the table's columns were read, one line per field.
-        problems: Line -> why it could not be used.
-        flags: Rows that contradict the others, worst first.
-        warnings: What looks wrong with the whole table.
+        path: Its file; None if it was not saved.
+        columns: Interpretation of the table's columns, one line per field.
+        problems: Reason why a line could not be used, by line number.
+        flags: Rows that contradict the other rows, worst first.
+        warnings: Problems of the table as a whole.
         notes: Other remarks.
     """
 
@@ -63,7 +63,7 @@ class Taught(Result):
         return f"{found.label}: taught from {counted(found.rows, 'row')} on {found.base}{error}"
 
     def rows(self) -> list[Mapping[str, object]]:
-        """One row a time that contradicts the others."""
+        """One row for each measured time that contradicts the others."""
         return [plain(flag) for flag in self.flags]
 
     def summary(self) -> dict[str, object]:
@@ -104,8 +104,8 @@ def teach(
             ``chipwise measurements export``, or ``"measurements"`` for this user's store. None: only the data sheet.
         base: The data sheet most similar to the machine. Default: the sheet of that name, or the base of the earlier
             profile.
-        columns: Column -> field, if column names are not recognised: ``{"lat": "total_ms"}``.
-        where: Column -> value: use only rows with this value.
+        columns: Fields by column, if column names are not recognised: ``{"lat": "total_ms"}``.
+        where: Values by column; only rows with these values are used.
         runtime: The runtime for rows that do not name one. Default: the device's own.
         add: Also use the rows of the newest version.
         keep: Whether to save the profile, as its next version.
@@ -147,7 +147,7 @@ def teach(
 
 
 def teach_rows(sheet: DeviceProfile, rows: Sequence[MeasuredRow], *, name: str, source: str) -> Teaching:
-    """Teaches a machine near ``sheet`` from measured rows, without saving it.
+    """Fits a machine similar to ``sheet`` to measured rows, without saving it.
 
     Raises:
         SpecError: No row can be used.
@@ -202,14 +202,14 @@ def _table(
 
 
 def _no_better(checked: Checked) -> list[str]:
-    """A warning if the data sheet alone is as accurate."""
+    """A warning if the data sheet alone is as accurate as the fit."""
     error = checked.error
     if error is None or error.sheet_mean is None or error.mean < error.sheet_mean:
         return []
     taught_error, sheet_error = (units.show(each, "share") for each in (error.mean, error.sheet_mean))
     return [
-        f"on models left out the data sheet alone is as near ({sheet_error} against {taught_error} once taught): the "
-        "rows disagree with each other, or are of settings that the table does not tell apart"
+        f"on left-out models the data sheet alone is as accurate ({sheet_error} against {taught_error} once taught): "
+        "the rows disagree with each other, or are of settings that the table does not tell apart"
     ]
 
 

@@ -1,4 +1,4 @@
-"""Measured rows with the data sheet's predictions, as passes split by groups of operators."""
+"""Measured rows and the data sheet's predictions for them, as passes split into groups of operators."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ from chipwise.predict.served.taught_pass import PassSums
 from chipwise.predict.served.taught_times import pass_sums
 
 IMPOSSIBLE = 0.2
-"""Of what the arithmetic takes at the fastest rate of the sheet, which may be of a base clock or lack units that are
-not published (Apple's CPUs). A prompt found in a cache takes far less."""
-PARTS = ("cpu", "gpu", "npu")  # of a chip, as variants name them
+"""Shortest plausible time, as a share of the arithmetic at the sheet's highest rate. That rate may be for a base clock
+or omit unpublished units (Apple's CPUs); a prompt found in a cache is far faster."""
+PARTS = ("cpu", "gpu", "npu")  # parts of a chip, as variants name them
 Quantity = Literal["ttft", "tpot", "total"]
 Places = npt.NDArray[np.int64]
 Names = tuple[str, ...]
@@ -41,11 +41,12 @@ Names = tuple[str, ...]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MeasuredRow:
-    """One row of a table: a model as it was run, and its times in seconds. ``context`` is the number of cached tokens
-    before generation, where that is not the prompt.
+    """One row of a table: a model, how it was run, and its times in seconds.
+
+    ``context`` is the number of cached tokens before generation if it differs from the prompt's.
     """
 
-    number: int  # of the line in its file
+    number: int  # line number in its file
     model: str | ArchSpec
     runtime: str | None = None
     weights: str | None = None
@@ -66,11 +67,11 @@ class MeasuredRow:
 
     @property
     def identity(self) -> str:
-        """Identity of the row's model."""
+        """Identity of the row's model, for grouping."""
         return self.model if isinstance(self.model, str) else _digest_of(self.model)
 
     def sheet(self, device: DeviceProfile) -> DeviceProfile:
-        """``device`` as the row ran on it: the part that its variant names, with the cores of its threads.
+        """``device`` as the row used it: the part in its variant, with as many cores as threads.
 
         >>> MeasuredRow(number=2, model="gpt2", variant="cpu/cpu").sheet(datasheet.load("apple-m3-max")).name
         'apple-m3-max:cpu'
@@ -84,12 +85,12 @@ class MeasuredRow:
         return found
 
     def measured(self) -> dict[Quantity, float]:
-        """Measured quantities."""
+        """Names of the measured quantities."""
         times: dict[Quantity, float | None] = {"ttft": self.ttft_s, "tpot": self.tpot_s, "total": self.total_s}
         return {name: value for name, value in times.items() if value is not None}
 
     def request(self, device: DeviceProfile, quantity: Quantity) -> Request:
-        """The request that was run."""
+        """The request of a row for one quantity."""
         device = self.sheet(device)
         prompt = self.prompt_tokens
         if quantity == "tpot" and self.context is not None:
@@ -110,12 +111,12 @@ class Observations:
 
     Attributes:
         rows: Row of each quantity, (n,) indices.
-        quantities: Which of a row's quantities, n names.
-        models: Identity of each row's model, n names: rows of a model are left out together.
+        quantities: Name of each quantity, n names.
+        models: Identity of each row's model, n names; cross-validation leaves out whole models.
         seconds: Measured seconds, (n,).
         sheet_s: Predictions of the data sheet, (n,).
-        halfwidth: Of the data sheet's 90 % interval, in logarithms, (n,).
-        share: How often the quantity holds each pass, (n, 2).
+        halfwidth: Half-width of the data sheet's 90 % interval, in logarithms, (n,).
+        share: How often the quantity contains each pass, (n, 2).
         terms: Seconds of each pass by group of operators, (n, 2, terms).
         labels: Names of the factors on each pass, n pairs; none for a pass whose share is 0.
     """
@@ -151,16 +152,16 @@ class Observations:
 
 @functools.lru_cache(maxsize=4096)
 def _digest_of(arch: ArchSpec) -> str:
-    """The architecture's digest, which every step of teaching asks for."""
+    """The architecture's digest, cached."""
     return arch.digest
 
 
 def observe(rows: Sequence[MeasuredRow], device: DeviceProfile) -> tuple[Observations, dict[int, ChipwiseError]]:
-    """Predictions of ``device``'s data sheet for all measured quantities, and the errors of other rows.
+    """Predictions of ``device``'s data sheet for all measured quantities, and the errors of unusable rows.
 
     Args:
         rows: The rows.
-        device: The data sheet; what was taught before does not count.
+        device: The data sheet; an earlier fit is ignored.
     """
     sheet = replace(device, taught=None)
     asked: list[tuple[int, Quantity, float]] = []
@@ -203,7 +204,7 @@ def observe(rows: Sequence[MeasuredRow], device: DeviceProfile) -> tuple[Observa
 
 
 def _impossible(quantity: Quantity, seconds: float, answer: _Answer) -> str:
-    """Why a time cannot be of this model on this chip; empty if it can."""
+    """Why a time cannot belong to this model on this chip; empty if it can."""
     least_s = answer.least_s
     if not seconds < IMPOSSIBLE * least_s:
         return ""
@@ -218,7 +219,7 @@ def _impossible(quantity: Quantity, seconds: float, answer: _Answer) -> str:
 class _Answer:
     sheet_s: float
     halfwidth: float
-    least_s: float  # that the arithmetic takes at the fastest rate of the sheet, in any format; 0 if it lists none
+    least_s: float  # time of the arithmetic at the sheet's highest rate in any format; 0 if it has no rates
     share: Float64Array
     terms: Float64Array
     labels: tuple[Names, Names]
@@ -227,7 +228,7 @@ class _Answer:
 def _answers(
     group: Group, kernels: Kernels, quantities: Sequence[Quantity], variants: Sequence[str]
 ) -> dict[int, _Answer]:
-    """Each request's quantity as a sum of its prompt's pass and its decode step, by the request's place."""
+    """Each request's quantity as a sum of its prompt's pass and its decode step, by the request's index."""
     known, setting = constants(), group.setting
     seconds = Seconds.of(group, kernels, known)
     tpot = seconds.tpot(group, known)
@@ -262,7 +263,7 @@ def _answers(
 
 
 def _flops(times: PassTimes) -> Float64Array:
-    """(requests,): of all kernels of a pass."""
+    """FLOPs of all kernels of a pass, (requests,)."""
     counted = [part.count * np.asarray(part.op.work().flops, np.float64) for part in times.parts]
     total: Float64Array = np.broadcast_to(np.sum(np.broadcast_arrays(*counted), axis=0), times.figures.shape[2:])
     return total
@@ -275,5 +276,5 @@ def _labels(sums: PassSums, variant: str, share: float) -> Names:
 
 
 def prior_deviation(seen: Observations) -> float:
-    """Log standard deviation of the data sheet's error."""
+    """Standard deviation of the data sheet's error in logarithms."""
     return float(np.median(seen.halfwidth)) / Z90

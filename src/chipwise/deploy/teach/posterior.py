@@ -1,7 +1,8 @@
-"""Fitting a taught profile: a normal distribution over logarithms, by Gauss-Newton steps on robust residuals.
+"""Fits a taught profile: a normal posterior over logarithms, by Gauss-Newton steps on robust residuals.
 
-The model and its prior are those of ``predict/served/taught_pass.py`` without its smooth part: a few factors. Rows that
-contradict the rest weigh less (Student's t with ``FREEDOM`` degrees). The noise of a row is estimated beside the fit.
+The model and its prior are those of ``predict/served/taught_pass.py`` without the smooth part: a few factors. Rows that
+contradict the rest have less weight (Student's t with ``FREEDOM`` degrees of freedom). The noise of a row is estimated
+together with the fit.
 
 References:
     Lange, Little and Taylor 1989, Robust statistical modeling using the t distribution, J. Am. Stat. Assoc. 84:881 (the
@@ -22,18 +23,18 @@ from chipwise.deploy.teach.observations import Observations
 from chipwise.predict.served.taught_pass import EXTRA, EXTRA_SHARE, GROUPS, TERMS
 
 FREEDOM = 4.0
-TAIL = 2.132 / Z90  # nine of ten of Student's t with so many degrees lie within 2.132 of its scales
+TAIL = 2.132 / Z90  # 90 % of Student's t with this many degrees of freedom lie within 2.132 scales
 COUNTED = ("kernels", "passes")
-GROUP_SD = 0.4  # of the logarithm of a group
+GROUP_SD = 0.4  # standard deviation of the logarithm of a group
 LABEL_SD = 0.1
-EXTRA_SD = 2.0  # of the logarithm of a group that the sheet may have left out
-LOOSE = 0.6  # deviation of a sheet's interval beyond which nothing holds its groups together
-NOISE_ROWS = 4.0  # that the usual noise weighs against that of the table
+EXTRA_SD = 2.0  # standard deviation of the logarithm of a group that the sheet may have left out
+LOOSE = 0.6  # a sheet with a larger deviation does not constrain its groups
+NOISE_ROWS = 4.0  # weight of the usual noise against that of the table, in rows
 LEAST_NOISE = 0.003
 STEPS = 25
 NOISE_STEPS = 4
-LONGEST_STEP = 1.5  # of a logarithm, in one Gauss-Newton step
-COARSE = (6.0, 3.0, 1.7)  # times the deviations in the first steps, so that no row is given up before it is explained
+LONGEST_STEP = 1.5  # in logarithms, per Gauss-Newton step
+COARSE = (6.0, 3.0, 1.7)  # factors on the deviations in the first steps, so that no row is down-weighted too early
 
 
 CHECKED = 0.4
@@ -41,13 +42,13 @@ CHECKED = 0.4
 
 
 def usual_noise(common: float) -> float:
-    """Of one row, on a sheet whose deviation is ``common``."""
+    """Default noise of one row on a sheet whose deviation is ``common``."""
     return 0.09 if common < CHECKED else 0.04
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Frame:
-    """Fixed parts of a fit while logarithms change: passes, units and labels."""
+    """Parts of a fit that stay fixed while logarithms change: passes, units and labels."""
 
     seen: Observations
     units: Float64Array
@@ -66,15 +67,16 @@ class Frame:
             there = terms[:, place] > 0
             most = np.quantile(terms[there, place] / sheet[there], 0.9) if there.any() else 1.0
             units[place] = EXTRA_SHARE / len(EXTRA) / most
-            if name not in COUNTED:  # seconds at the sheet's peaks: passes of another sort may hold far more of them
+            if name not in COUNTED:  # seconds at the sheet's peaks: other passes may contain far more of them
                 units[place] = min(units[place], EXTRA_SHARE)
         labels = tuple(sorted({name for both in seen.labels for names in both for name in names}))
         return cls(seen=seen, units=units, labels=labels, shifts=label_matrix(seen, labels), common=common)
 
     def prior(self) -> Float64Array:
-        """Variances of the logarithms before anything was measured: the common one, of terms and of labels.
+        """Prior variances of the logarithms: of the common factor, of terms and of labels.
 
-        A sheet whose interval is narrow was checked on machines of its kind: its groups of operators are as right.
+        A sheet with a narrow interval was validated on similar machines, so its groups of operators are assumed equally
+        accurate.
         """
         sure = min(1.0, self.common / LOOSE)
         return np.concatenate(
@@ -89,7 +91,7 @@ class Frame:
     def linear(
         self, asked: Observations, shifts: Float64Array, theta: Float64Array
     ) -> tuple[Float64Array, Float64Array]:
-        """Logarithms of the quantities at ``theta``, (n,), and their slopes by it, (n, size)."""
+        """Log seconds of the quantities at ``theta``, (n,), and their derivatives, (n, size)."""
         g = len(TERMS)
         raised = asked.terms * self.units * np.exp(theta[1 : 1 + g])
         total = raised.sum(axis=-1, keepdims=True)
@@ -115,7 +117,7 @@ class Posterior:
     weights: Float64Array
 
     def predict(self, asked: Observations) -> tuple[Float64Array, Float64Array]:
-        """(n,) logarithms of seconds, and their standard deviations for a new measurement."""
+        """Log seconds of ``asked``, (n,), and their standard deviations for a new measurement."""
         logs, slopes = self.frame.linear(asked, label_matrix(asked, self.frame.labels), self.theta)
         unseen = [max(len(set(names).difference(self.frame.labels)) for names in both) for both in asked.labels]
         variance = ((slopes @ self.covariance) * slopes).sum(axis=1) + self.noise**2
@@ -123,7 +125,7 @@ class Posterior:
 
 
 def fit(seen: Observations, *, common: float) -> Posterior:
-    """The posterior after ``seen``; the noise is learnt from it."""
+    """The posterior given ``seen``, from which the noise is also estimated."""
     frame = Frame.of(seen, common=common)
     found = settle(frame, usual_noise(common))
     for _ in range(NOISE_STEPS):
@@ -132,7 +134,7 @@ def fit(seen: Observations, *, common: float) -> Posterior:
 
 
 def _noise(found: Posterior) -> float:
-    """Deviation of a row about the fit, with the degrees of freedom that the fit took, and the usual one as prior."""
+    """Noise of a row around the fit, given the fitted degrees of freedom and the usual noise as prior."""
     seen = found.frame.seen
     logs, slopes = found.frame.linear(seen, found.frame.shifts, found.theta)
     error = np.log(seen.seconds) - logs
@@ -142,7 +144,7 @@ def _noise(found: Posterior) -> float:
 
 
 def settle(frame: Frame, noise: float, *, start: Float64Array | None = None, steps: int = STEPS) -> Posterior:
-    """Gauss-Newton steps from ``start`` (the common factor that fits best, unless given) until nothing moves."""
+    """Takes Gauss-Newton steps from ``start`` (by default the best common factor) until convergence."""
     seen, prior = frame.seen, frame.prior()
     target = np.log(seen.seconds)
     theta = np.zeros(len(prior)) if start is None else start
@@ -168,7 +170,7 @@ def settle(frame: Frame, noise: float, *, start: Float64Array | None = None, ste
 def normal_update(
     slopes: Float64Array, target: Float64Array, precision: Float64Array, prior: Float64Array
 ) -> tuple[Float64Array, Float64Array]:
-    """Covariance and mean of the logarithms after ``target``, under a normal prior about 0."""
+    """Covariance and mean of the logarithms given ``target``, under a normal prior around 0."""
     scale = np.sqrt(prior)
     scaled = slopes * scale
     information = (scaled.T * precision) @ scaled

@@ -29,7 +29,7 @@ from chipwise.model.arch.design import Design
 from chipwise.model.published.quantised import default_weights
 from chipwise.model.published.read import from_config, resolve
 
-STORE = "measurements"  # names the user's own store instead of a file
+STORE = "measurements"  # source name of the user's own store
 FILE_FORMATS = {
     "f16": "fp16", "f32": "fp32", "4bit": "mlx_4bit", "mlx-4bit": "mlx_4bit", "8bit": "mlx_8bit",
     "mlx-8bit": "mlx_8bit",
@@ -38,11 +38,11 @@ FILE_FORMATS = {
     "mxfp4_moe": "mxfp4", "awq-int4-g128": "int4_g128", "gptq g128": "int4_g128", "float32": "fp32", "float16": "fp16",
     "half": "fp16", "int8-channel": "int8", "w4": "q4_0",
 }  # fmt: skip
-"""Other common names of formats; dynamic formats count as the nearest plain one."""
+"""Other common names of formats; dynamic formats map to the nearest plain one."""
 Models = dict[tuple[str, ...], tuple[str | ArchSpec, str | None]]
-"""Cells that describe a model -> the model, and the format that its checkpoint ships in."""
-MOST_LINES = 200_000  # of a file
-LONGEST_S, SHORTEST_S = 1e6, 1e-9  # times beyond them are slips of the pen
+"""Cache of models by the cells that describe them, with the format of their checkpoints."""
+MOST_LINES = 200_000  # lines in a file
+LONGEST_S, SHORTEST_S = 1e6, 1e-9  # times outside this range are typing errors
 DOUBTFUL = re.compile(r"^(?:doubtful|bad|invalid|outlier)$", re.IGNORECASE)
 
 
@@ -52,10 +52,10 @@ class TableRead:
 
     Attributes:
         rows: The rows that can be used.
-        problems: Line -> what was wrong with it.
-        columns: How columns were read; None for files with fixed columns.
+        problems: Error by line number.
+        columns: Interpretation of columns; None for files with fixed columns.
         machines: The machines that the rows name.
-        notes: Anything else that a reader should know.
+        notes: Other remarks for the user.
     """
 
     rows: tuple[MeasuredRow, ...]
@@ -77,10 +77,10 @@ def read_table(
 
     Args:
         source: A CSV file (also ``.gz``), JSON lines of ``chipwise measurements export``, or ``measurements``.
-        mapped: Column -> field, for columns whose names say too little.
-        where: Column -> value: only rows that have it.
-        runtime: Runtime of rows that name none.
-        most: Most rows of one machine; of a CSV table of several, only the machines' names are then read.
+        mapped: Fields by column, for columns with unclear names.
+        where: Values by column, to select rows.
+        runtime: Runtime of rows without one.
+        most: Most rows of one machine. For a larger CSV table of several machines, only their names are read.
 
     Raises:
         SpecError: The file cannot be read, is empty or too long, lacks what is needed, or none of its rows can be used.
@@ -208,7 +208,7 @@ def _chosen(
 def _row(
     number: int, cells: Mapping[str, str], columns: Columns, home: Path, runtime: str | None, models: Models
 ) -> tuple[MeasuredRow, str]:
-    """Reads one line as a row; also returns its runtime's name if that is unknown. ``models`` are those read before."""
+    """Parses one line into a row; also its runtime's name if unknown. ``models`` caches earlier models."""
     found = {field: cells.get(column, "") for field, column in columns.fields.items()}
     key = tuple(found.get(name, "") for name in ("model", *MODEL_COLUMNS, *PAIR_COLUMNS, "cross_heads"))
     if key not in models:
@@ -244,10 +244,10 @@ def _whole(cells: Mapping[str, str], field: str, default: int) -> int:
 
 
 def _timed(row: MeasuredRow, cells: Mapping[str, str], columns: Columns) -> MeasuredRow:
-    """The row with its times in seconds; rates of all requests in flight become times of one."""
+    """The row with its times in seconds; throughput over all requests in flight is converted to time per request."""
     times = {field: _seconds(cells[field], columns, field) for field in TIMES if cells.get(field)}
     rates = {field: _rate(cells[field], field) for field in RATES if cells.get(field)}
-    if "prefill_rate" in rates and cells.get("prompt"):  # short prompts are read at other rates than long ones
+    if "prefill_rate" in rates and cells.get("prompt"):  # short prompts are processed at other rates than long ones
         times.setdefault("ttft", row.batch * row.prompt_tokens / rates["prefill_rate"])
     if "decode_rate" in rates:
         times.setdefault("tpot", row.batch / rates["decode_rate"])
@@ -305,7 +305,7 @@ def _weights(text: str) -> str | None:
 
 
 def _runtime(text: str, backend: str) -> tuple[str | None, str]:
-    """The runtime that a table names, and the name itself where it is unknown."""
+    """The runtime that a table names, and the name itself if it is unknown."""
     name = text.strip().lower()
     if not name:
         return None, ""
@@ -322,7 +322,7 @@ def _runtime(text: str, backend: str) -> tuple[str | None, str]:
 
 
 def _model(cells: Mapping[str, str], home: Path) -> tuple[str | ArchSpec, str | None]:
-    """The model of a row and the format that its checkpoint ships in: a name, a path, a spec, or the row's columns."""
+    """The model of a row and the format of its checkpoint: from a name, a path, a spec, or the row's columns."""
     text = cells.get("model", "").strip()
     shapes = any(cells.get(name) for name in (*MODEL_COLUMNS, *PAIR_COLUMNS) if name not in ("kind", "vocab"))
     if text.startswith("{"):
@@ -344,7 +344,7 @@ def _model(cells: Mapping[str, str], home: Path) -> tuple[str | ArchSpec, str | 
 
 
 def _of_store(items: Sequence[Stored], where: Mapping[str, str] | None, *, file: str) -> TableRead:
-    """Measurements whose design is known, in the order stored. Runs with different thread counts are kept separate."""
+    """Stored measurements with a known design, in stored order. Runs with different thread counts stay separate."""
     for column, value in (where or {}).items():
         if column not in ("device", "machine", "runtime", "source"):
             raise UnknownName("column", column, ("device", "runtime", "source"))
@@ -388,14 +388,14 @@ def _stored_row(number: int, found: Measurement, design: Design) -> MeasuredRow:
 
 
 def to_record(row: MeasuredRow) -> dict[str, object]:
-    """A row as stored in a taught profile."""
+    """A row in the form stored in a taught profile."""
     fields = {name: getattr(row, name) for name in MeasuredRow.__slots__ if getattr(row, name) is not None}
     model = spec_io.to_data(row.model) if isinstance(row.model, ArchSpec) else row.model
     return dict(plain({**fields, "model": model}))
 
 
 def from_record(record: Mapping[str, Any]) -> MeasuredRow:
-    """Reads a row written by :func:`to_record`.
+    """Reads a row from the output of :func:`to_record`.
 
     Raises:
         SpecError: The record is damaged.
@@ -409,10 +409,10 @@ def from_record(record: Mapping[str, Any]) -> MeasuredRow:
 
 
 def map_of(texts: Iterable[str], option: str) -> dict[str, str]:
-    """``COLUMN=FIELD`` texts of the command line as a mapping.
+    """Parses ``COLUMN=FIELD`` texts of the command line into a mapping.
 
     Raises:
-        InputError: A text without ``=``.
+        InputError: A text has no ``=``.
     """
     found: dict[str, str] = {}
     for text in texts:
