@@ -39,7 +39,7 @@ ROOT = Path(__file__).resolve().parents[1]
 TESTS = {
     "tests/unit/deploy/export/test_hf_listener.py": ("test_states_and_logits_are_those_of_transformers",),
     "tests/unit/deploy/export/test_image_encoders.py": ("test_states_and_vectors_are_those_of_transformers",),
-    "tests/unit/deploy/export/test_hf_swin.py": ("test_logits_are_those_of_transformers",),
+    "tests/unit/deploy/export/test_hf_deit.py": ("test_logits_are_those_of_transformers",),
     "tests/unit/deploy/export/test_hf_vision.py": (
         "test_any_other_classifier_brings_its_modelling_file",
         "test_a_model_of_questions_brings_its_modelling_file",

@@ -15,8 +15,8 @@ from chipwise.model.arch.layer import Layer
 from chipwise.model.arch.mixers import Attention, ConvModule
 from chipwise.model.arch.trunk import NormKind
 from chipwise.model.kinds.denoiser.denoiser import Denoiser
+from chipwise.model.kinds.image.distances.spec import bias_rows
 from chipwise.model.kinds.image.stem import ImageStem
-from chipwise.model.kinds.image.windows.spec import bias_rows
 from chipwise.model.kinds.question.projector.spec import Projector
 from chipwise.model.kinds.question.question import Question, QuestionStem
 from chipwise.model.kinds.ranking.stem import RankingStem, Scores, Similarity
@@ -32,7 +32,7 @@ FRAMES, BANDS = 24, 5  # of spectrograms
 
 @st.composite
 def image_archs(draw: st.DrawFn) -> ArchSpec:
-    """Small classifiers of 16 x 16 pixels or 16 frames: every stem, pooling, window and feed-forward that is built."""
+    """Small classifiers of 16 x 16 pixels or 16 frames: every stem, pooling and feed-forward that is built."""
     patch = draw(st.sampled_from((2, 4, 8)))
     convs = tuple(draw(st.lists(st.sampled_from((3, 5)), max_size={2: 1, 4: 2, 8: 2}[patch])))
     pooling: Literal["first", "mean"] = draw(st.sampled_from(("first", "mean")))
@@ -46,11 +46,9 @@ def image_archs(draw: st.DrawFn) -> ArchSpec:
         bias=draw(st.booleans()),
         prefix_tokens=int(first),
     )
-    squares = [None] if first or stem.axes == 1 else [None, *(size for size in (1, 2, 3, 4) if size <= stem.grid)]
     bias, positions = draw(st.booleans()), draw(st.sampled_from(("learned", "biases", "none")))
     layers = []
     for _ in range(draw(st.integers(1, 3))):
-        square = draw(st.sampled_from(squares))
         attention = Attention(
             heads=(heads := draw(st.sampled_from((1, 2)))),
             kv_heads=heads,
@@ -59,9 +57,7 @@ def image_archs(draw: st.DrawFn) -> ArchSpec:
             out_bias=bias,
             rope=False,
             causal=False,
-            square=square,
-            shift=square is not None and draw(st.booleans()),
-            relative_buckets=bias_rows(stem, square) if positions == "biases" and draw(st.booleans()) else 0,
+            relative_buckets=bias_rows(stem) if positions == "biases" and draw(st.booleans()) else 0,
         )
         ffn = FeedForward(
             width=draw(st.sampled_from((8, 20))),
@@ -94,9 +90,9 @@ def question_archs(draw: st.DrawFn) -> ArchSpec:
         widths=(arch.d_model,) * 2, pool=2 if merge == "mean" else 1, join=2 if merge == "join" else 1
     )
     question = Question(words=draw(st.sampled_from((7, 30))), tokens=draw(st.sampled_from((1, 5))))
-    plain = {"square": None, "shift": False, "relative_buckets": 0}
     layers = tuple(
-        replace(layer, attention=layer.attention and replace(layer.attention, **plain)) for layer in arch.layers
+        replace(layer, attention=layer.attention and replace(layer.attention, relative_buckets=0))
+        for layer in arch.layers
     )
     asked = QuestionStem(image=stem, question=question, projector=projector)
     return replace(
@@ -125,12 +121,12 @@ def crossed(arch: ArchSpec, which: Sequence[bool] = ()) -> ArchSpec:
 
 @st.composite
 def denoiser_archs(draw_from: st.DrawFn) -> ArchSpec:
-    """Small denoisers of 16 x 16 pixels: every patch, window, feed-forward and solver, guided or not."""
+    """Small denoisers of 16 x 16 pixels: every patch, feed-forward and solver, guided or not."""
     arch = draw_from(image_archs().filter(lambda arch: arch.stem.axes == 2 and arch.head.pooling == "mean"))
     stem = replace(arch.stem_as(ImageStem), convs=(), prefix_tokens=0)
-    placed = {"shift": False, "relative_buckets": 0}
     layers = tuple(
-        replace(layer, attention=layer.attention and replace(layer.attention, **placed)) for layer in arch.layers
+        replace(layer, attention=layer.attention and replace(layer.attention, relative_buckets=0))
+        for layer in arch.layers
     )
     return replace(
         arch,

@@ -66,15 +66,15 @@ NODES: Nodes = (
     (RequestAttentionOp, {"FusedMatMul"}),
     (ConvOp, {"Conv"}),
     (PoolOp, {"ReduceMean"}),
+    ((EmbeddingOp, EmbeddingBagOp), {"Gather"}),
+    (NormOp, NORMS),
 )
-ALL_NODES: Nodes = (*NODES, ((EmbeddingOp, EmbeddingBagOp), {"Gather"}), (NormOp, NORMS))  # without windowed attention
 
 
 class FormSuite:
     """The checks; each runs on ``examples`` models from :meth:`archs`."""
 
     examples = 12
-    nodes = NODES  # the ONNX operators of operators that are counted
     functions: tuple[tuple[str, str], ...] = ()  # those of elementwise functions
     exact = True  # whether torch computes no more than lowering counts, or positions that are dropped
     shares = True  # whether smaller models are cut from larger ones, or refused
@@ -167,7 +167,7 @@ class FormSuite:
 
         scores = listed(RequestAttentionOp)  # the product with the values is a separate node
         assert names.count("MatMul") == listed(Matmul) + scores
-        for kind, operators in self.nodes:
+        for kind, operators in NODES:
             assert listed(kind) == sum(name in operators for name in names), kind
         for function, operator in self.functions:
             made = (placed.op for placed in graph if isinstance(placed.op, Elementwise))
@@ -183,7 +183,6 @@ class QuestionSuite(FormSuite):
 class SoundSuite(FormSuite):
     """For models that transcribe: also rounded to int8, since a sound has few positions."""
 
-    nodes = ALL_NODES
     functions = (("sigmoid", "Sigmoid"), ("split", "Split"), ("pad", "Pad"))
     shares = False
 
@@ -194,8 +193,6 @@ class SoundSuite(FormSuite):
 
 class DenoiserSuite(FormSuite):
     """For denoisers: a pass, and images after several steps."""
-
-    nodes = ALL_NODES
 
     def runs(self, path: Path, arch: ArchSpec, model: Any, inputs: Inputs, expected: AnyArray) -> Pairs:
         """The velocity, and drawn images."""
@@ -212,8 +209,6 @@ class DenoiserSuite(FormSuite):
 
 class RankingSuite(FormSuite):
     """For ranking models: several numbers of candidates, int8, and every kind of fusion."""
-
-    nodes = ALL_NODES
 
     def counted(self, arch: ArchSpec, batch: int) -> tuple[ArchSpec, Size]:
         """The model with one more attention, of which lowering leaves out the history's scores, values and output."""

@@ -15,8 +15,8 @@ from chipwise.model.arch.ends import Classes, LmHead, Tokens
 from chipwise.model.arch.feed_forward import Activation, FeedForward
 from chipwise.model.arch.layer import Layer
 from chipwise.model.arch.mixers import Attention, ConvModule
+from chipwise.model.kinds.image.distances.spec import bias_rows
 from chipwise.model.kinds.image.stem import ImageStem
-from chipwise.model.kinds.image.windows.spec import bias_rows
 from chipwise.model.kinds.ranking.stem import RankingStem, Scores, Similarity
 from chipwise.model.kinds.sound.form import frame_conv
 from chipwise.model.kinds.sound.stem import Ctc, SoundStem
@@ -75,29 +75,23 @@ def _classifier(generator: random.Random, number: int) -> Design:
         image_size=size, patch=patch, channels=generator.choice((1, 3)), convs=convs, prefix_tokens=int(first)
     )
     heads, head_size = generator.choice((1, 2, 4)), generator.choice((16, 32, 64))
-    squares = [None, None] if first else [None, *(side for side in (4, 7) if side < stem.grid)]
-    relative, several = generator.random() < 0.35, generator.random() < 0.5
+    relative = generator.random() < 0.35
     ffn = FeedForward(
         width=generator.choice((32, 64, 96, 128, 192, 256, 384, 512)),
         activation=generator.choice(ACTIVATIONS),
         gated=generator.random() < 0.4,
         bias=True,
     )
-    layers = []
-    square = generator.choice(squares)
-    for _ in range(generator.randint(1, 6)):
-        attention = Attention(
-            heads=heads, kv_heads=heads, head_size=head_size, qkv_bias=True, out_bias=True, rope=False, causal=False,
-            square=square, relative_buckets=bias_rows(stem, square) if relative else 0,
-        )  # fmt: skip
-        layers.append(Layer(attention=attention, ffn=ffn))
-        square = generator.choice(squares) if several else square
+    attention = Attention(
+        heads=heads, kv_heads=heads, head_size=head_size, qkv_bias=True, out_bias=True, rope=False, causal=False,
+        relative_buckets=bias_rows(stem) if relative else 0,
+    )  # fmt: skip
     arch = ArchSpec(
         name=f"classifier-{number}",
         stem=stem,
         head=Classes(count=generator.choice((10, 10, 100)), pooling="first" if first else "mean"),
         d_model=generator.choice(range(32, 193, 16)),
-        layers=tuple(layers),
+        layers=(Layer(attention=attention, ffn=ffn),) * generator.randint(1, 6),
         max_tokens=stem.tokens,
         norm="layernorm" if generator.random() < 0.8 else "rmsnorm",
         positions="none" if relative else "learned",

@@ -269,8 +269,7 @@ class PriceTable:
     ) -> Layer:
         """A layer with convolutions before ``attention``, ``ffn``, ``both`` or ``none``."""
         taps, kind = self.space.spec.conv_taps, self.space.spec.kind
-        parts = kind.fitting(self._chosen, pair or self._first[1])
-        bare = kind.layer(self._chosen, parts, head_size=head_size or self._first[0], ffn=ffn)
+        bare = kind.layer(self._chosen, pair or self._first[1], head_size=head_size or self._first[0], ffn=ffn)
         return replace(
             bare,
             shares=shares,

@@ -192,11 +192,8 @@ def require_cuttable(arch: ArchSpec) -> None:
     """Checks that smaller models can be cut from ``arch``.
 
     Raises:
-        Unsupported: Layers share weights or stand in stages, or there is a pooler, whose outputs no cut keeps.
+        Unsupported: Layers share weights, or there is a pooler, whose outputs no cut keeps.
     """
-    stages = arch.stem.own_layers()
-    if stages:
-        raise Unsupported(f"{arch.name}: layers in stages at finer grids are not cut; cut a model with one grid (ViT)")
     if any(layer.shares is not None for layer in arch.layers):
         raise Unsupported(f"{arch.name}: layers that share weights cannot be cut one by one")
     if isinstance(arch.head, Pooler):

@@ -27,6 +27,7 @@ _MEANS = {  # explanations of fields with short names
     "cosine": "cosines in place of products",
     "key_bias": "queries with biases, and keys without",
     "patch_rope": "patches turned by row and column",
+    "square": "attention within windows of patches",
     "scale": "a learned factor of each block's result",
 }
 _LATER: dict[type, tuple[tuple[str, Any], ...]] = {}  # by class: names and defaults of its later fields

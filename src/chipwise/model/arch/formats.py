@@ -91,8 +91,6 @@ def matrix_of(name: str) -> str | None:
             return None
         known = MATRICES.get(place[2], {})
         return f"{place[1]}.{known.get(place[3]) or '.'.join(place[2:-1])}"
-    if place[0] == "stages":
-        return _HEAD if place[2] == "merge" or place[-3] in MATRICES else None
     if place[0] == "stem":
         return PROJECTION if place[1] in (PROJECTION, "frames") else None
     return _HEAD if place[0] in ("head", "pooler", "projector", "modulations") else None

@@ -145,7 +145,7 @@ class Stem:
         """One layer of each stage inside the stem."""
         return ()
 
-    def own_biases(self, square: int | None, buckets: int) -> int:
+    def own_biases(self, buckets: int) -> int:
         """Position biases per head in an exported file beyond a table of ``buckets`` rows."""
         return 0
 

@@ -10,6 +10,7 @@ from chipwise.model.arch.arch import ArchSpec
 from chipwise.model.arch.feed_forward import FeedForward
 from chipwise.model.arch.layer import Block
 from chipwise.model.arch.mixers import Attention, ConvModule
+from chipwise.model.blocks.attention.lower import lower_encoder
 from chipwise.model.blocks.conv.lower import lower as lower_conv
 from chipwise.model.blocks.conv_module.lower import lower_module
 from chipwise.model.blocks.cross.lower import lower_cross
@@ -30,16 +31,16 @@ class Pass:
     """State of a pass while its operators are listed.
 
     Attributes:
-        arch: The model, or the part of it whose layers are listed.
-        head: The format of the matrices outside the layers.
-        layers: The format of each layer's matrices.
-        fused: The groups of operators that are fused (:data:`chipwise.model.kinds.ranking.stem.FUSIONS`).
-        batch: Number of sequences, images, sounds or requests.
-        tokens: Positions per sequence at the current point.
-        past: Positions per sequence in the cache.
+        arch: The model.
+        head: The format of the matrices before and behind the layers.
+        layers: Those of the layers' matrices, by number.
+        fused: What is one operator (:data:`chipwise.model.arch.design.FUSIONS`).
+        batch: Sequences, images, sounds or requests.
+        tokens: Positions of each that continue.
+        past: Positions of each that a cache holds.
         last_only: Whether only the last position's output is needed.
-        last: The block after which positions are dropped; None if none are.
-        skip: Whether the previous block's result has not yet been added to the residual stream.
+        last: The block after which only some positions continue; None if all do.
+        skip: Whether the last block's result is still to be added to the residual stream.
         placed: The operators so far.
     """
 
@@ -91,36 +92,42 @@ def _nothing(at: Pass) -> Named:
     return ()
 
 
+def _attend(at: Pass, layer: int, block: Attention, weights: str, last: bool) -> Named:
+    """Attention over all positions, or within stretches of them."""
+    sizes = {"rows": at.rows, "tokens": block.chunk or at.tokens}
+    return lower_encoder(block, d_model=at.arch.d_model, weights=weights, first=last, **sizes)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Operators:
-    """The operators in which kinds of models differ.
+    """Differences between the operators of kinds of models.
 
     Attributes:
-        stem: Adds the operators before the layers, and sets ``tokens``.
-        attend: Returns the operators of attention, given the layer's number, the block, the format of its matrices, and
-            whether it is the block ``last``.
-        head: Adds the operators after the layers.
-        last: The block after which positions are dropped; None if none are.
-        kept: How many positions per sequence remain after ``last``.
-        norm: Returns the operators before each block.
-        gate: Returns the operators after each block.
+        stem: Lists what comes before the layers, and says how many positions there are.
+        head: Lists what follows the layers.
+        attend: The operators of attention: of the layer's number, the block, the format of its matrices, and whether
+            it is the last.
+        last: The block after which only some positions continue; None if all do.
+        kept: How many continue after it.
+        norm: The operators before each block.
+        gate: Those after it.
     """
 
     stem: Callable[[Pass], None]
-    attend: Callable[[Pass, int, Attention, str, bool], Named]
     head: Callable[[Pass], None]
+    attend: Callable[[Pass, int, Attention, str, bool], Named] = _attend
     last: Callable[[ArchSpec], Place | None] = lambda arch: None
     kept: Callable[[ArchSpec], int] = lambda arch: 1
     norm: Callable[[Pass], Named] = _norm
     gate: Callable[[Pass], Named] = _nothing
 
 
-def lower_layers(at: Pass, kind: Operators, *, before: str = "") -> None:
-    """Adds the layers' operators, with the prefix ``before`` in their places; not the sum after the last block."""
+def lower_layers(at: Pass, kind: Operators) -> None:
+    """Lists the layers' operators; ``at.skip`` stays pending."""
     behind = at.arch.norm_place == "post"
     for i, layer in enumerate(at.arch.layers):
         for name, block in layer.named_blocks():
-            place, last = f"{before}layers.{i}.{name}", (i, name) == at.last
+            place, last = f"layers.{i}.{name}", (i, name) == at.last
             if not behind:
                 at.put(place, kind.norm(at))
             if taps := getattr(layer, f"{name}_conv", 0):

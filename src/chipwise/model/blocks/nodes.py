@@ -13,13 +13,14 @@ from chipwise.model.arch.feed_forward import FeedForward
 from chipwise.model.arch.layer import Block
 from chipwise.model.arch.mixers import Attention, ConvModule
 from chipwise.model.blocks.attention.onnx import add_output
+from chipwise.model.blocks.attention.onnx_encoder import add_heads
 from chipwise.model.blocks.conv.onnx import add_conv
 from chipwise.model.blocks.conv_module.onnx import add_module
 from chipwise.model.blocks.cross.onnx import add_cross
 from chipwise.model.blocks.ffn.onnx import add_ffn
 from chipwise.model.blocks.lowering import Place
 from chipwise.model.blocks.norm.onnx import add_norm
-from chipwise.model.blocks.onnx_graph import GraphBuilder
+from chipwise.model.blocks.onnx_graph import GraphBuilder, reshaped
 
 Logits = Literal["last", "all"]
 Output = Literal["mean", "pooler", "states"]
@@ -32,17 +33,16 @@ class Stream:
 
     Attributes:
         graph: The nodes so far.
-        arch: The model, or the part of it whose layers are added.
-        fused: The groups of operators that are fused (:data:`chipwise.model.kinds.ranking.stem.FUSIONS`).
-        logits: The positions for which a decoder outputs logits.
-        output: The kind of output of a text encoder.
-        padded: Whether a text encoder takes batches of texts of different lengths.
-        last: The block after which positions are dropped; None if none are.
-        before: The prefix of the layers' names.
-        x: The residual stream, without the previous block's result.
-        skip: The previous block's result.
-        positions: Number of positions, if the head needs it.
-        read: The input of cross-attention, or the mask of padded texts, or the first layer's input in a ranking model.
+        arch: The model.
+        fused: What is one node (:data:`chipwise.model.arch.design.FUSIONS`).
+        logits: The positions of a decoder's output.
+        output: What an encoder of text gives.
+        padded: Whether an encoder takes texts of several lengths.
+        last: The block after which only some positions continue; None if all do.
+        x: The stream, without the last block's result.
+        skip: That result.
+        positions: How many positions continue, where the head must know.
+        read: What cross-attention sees, or the mask of texts, or what went into a ranking model's layers.
         parts: Vectors that modulate each layer, by name.
     """
 
@@ -53,7 +53,6 @@ class Stream:
     output: Output = "mean"
     padded: bool = False
     last: Place | None = None
-    before: str = ""
     x: str = ""
     skip: str | None = None
     positions: int = 0
@@ -78,29 +77,39 @@ class Stream:
         return self.norm("norm") if self.arch.final_norm else self.sum()
 
 
+def _attend(s: Stream, layer: int, block: Attention, x: str, key: str, last: bool) -> str:
+    """Scores and values over all positions that are no padding, or within stretches, which no value is moved for."""
+    d, place, mask = s.arch.d_model, f"layers.{layer}.attention", s.read or None
+    if block.chunk is None:
+        return add_heads(s.graph, block, layer=layer, x=x, d_model=d, mask=mask)
+    x = reshaped(s.graph, x, [-1, block.chunk, d], f"{place}.stretches")
+    heads = add_heads(s.graph, block, layer=layer, x=x, d_model=d, mask=mask)
+    return reshaped(s.graph, heads, [-1, s.arch.max_tokens, block.query_width], f"{place}.whole")
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Nodes:
-    """The ONNX nodes in which kinds of models differ.
+    """Differences between ONNX graphs of kinds of models.
 
     Attributes:
-        stem: Adds the nodes before the layers.
-        attend: Adds attention without its output projection, given the layer's number, the block, the normed positions,
-            the prefix of its weights, and whether it is the block ``last``.
-        head: Adds the nodes after the layers.
-        metadata: Returns the file's metadata that only this kind has.
-        logits: The positions that the output covers; None if the caller of the export chooses.
-        drop: Removes the dropped positions from the stream and from a block's result.
-        norm: Adds a block's norm, given the block's place, its name in the graph, and the prefix of its weights.
-        gate: Transforms a block's result before it is added to the stream.
-        weights: Returns the weights as the graph stores them.
-        after: Returns second graphs, which run once after the last pass, by the metadata key that stores them.
+        stem: Adds what comes before the layers.
+        head: Adds what follows the layers.
+        metadata: What the file's metadata say of this kind alone.
+        logits: The positions that its output is of; None if an export chooses.
+        attend: Scores and values of normed positions, given the layer's number, the block, the positions, the name of
+            its weights, and whether only some positions continue after it.
+        drop: Takes the positions that do not continue from the stream, and from what a block computes of it.
+        norm: The input of a block, of its place, where it stands in the graph, and the name of its weights.
+        gate: What a block's result is made into before it is added.
+        weights: The weights as the graph has them.
+        after: A second graph, which runs once after the last pass, by the name of its metadata.
     """
 
     stem: Callable[[Stream], None]
-    attend: Callable[[Stream, int, Attention, str, str, bool], str]
     head: Callable[[Stream], None]
     metadata: Callable[[Stream], dict[str, object]]
     logits: Logits | None
+    attend: Callable[[Stream, int, Attention, str, str, bool], str] = _attend
     drop: Callable[[Stream, str, str], str] = lambda s, y, place: y
     norm: Callable[[Stream, Place, str, str], str] = lambda s, at, place, key: s.norm(f"{place}_norm", f"{key}_norm")
     gate: Callable[[Stream, Place, str, str], str] = lambda s, at, y, place: y
@@ -115,7 +124,7 @@ def add_layers(s: Stream, kind: Nodes) -> None:
         owner = i if layer.shares is None else layer.shares
         for name, block in layer.named_blocks():
             at = (i, name)
-            place, key = (f"{s.before}layers.{number}.{name}" for number in (i, owner))
+            place, key = (f"layers.{number}.{name}" for number in (i, owner))
             x = s.x if behind else kind.norm(s, at, place, key)
             if taps := getattr(layer, f"{name}_conv", 0):
                 state, sizes = f"{i}.{name}_conv", {"taps": taps, "d_model": s.arch.d_model}
@@ -132,7 +141,7 @@ def _block(s: Stream, kind: Nodes, at: Place, block: Block, *, x: str, key: str)
     layer, name = at
     own = {"layer": layer, "d_model": s.arch.d_model}
     if isinstance(block, FeedForward):
-        return add_ffn(s.graph, block, key=key, x=x, before=s.before, joined="up" in s.fused, **own)
+        return add_ffn(s.graph, block, key=key, x=x, joined="up" in s.fused, **own)
     if isinstance(block, ConvModule):
         return add_module(s.graph, block, x=x, **own)
     if not isinstance(block, Attention):
@@ -141,4 +150,4 @@ def _block(s: Stream, kind: Nodes, at: Place, block: Block, *, x: str, key: str)
         return add_cross(s.graph, block, x=x, read=s.read, **own)
     heads = kind.attend(s, layer, block, x, key, at == s.last)
     heads = kind.drop(s, heads, key) if at == s.last else heads
-    return add_output(s.graph, block, key=key, x=heads, before=s.before, **own)
+    return add_output(s.graph, block, key=key, x=heads, **own)

@@ -13,16 +13,16 @@ Shape = tuple[int, ...]
 Shapes = Iterator[tuple[str, Shape]]
 
 
-def layer_shapes(arch: ArchSpec, before: str = "") -> Shapes:
-    """Tables of position biases, then the layers that own weights; ``before`` is the prefix of each name."""
+def layer_shapes(arch: ArchSpec) -> Shapes:
+    """Tables of position biases, then the layers that own weights."""
     owned = list(arch.owned_layers())
     for i, layer in owned:
         if layer.attention is not None and layer.attention.relative_buckets:
-            yield f"{before}positions.{i}.weight", (layer.attention.relative_buckets, layer.attention.heads)
+            yield f"positions.{i}.weight", (layer.attention.relative_buckets, layer.attention.heads)
     behind = arch.norm_place == "post" and arch.reads_tokens
     for i, layer in owned:
         for name, block in layer.named_blocks():
-            place = f"{before}layers.{i}.{name}"
+            place = f"layers.{i}.{name}"
             if not behind:
                 yield from norm(arch, f"{place}_norm")
             if taps := getattr(layer, f"{name}_conv", 0):

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from transformers import PretrainedConfig, PreTrainedModel
@@ -21,7 +20,6 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "silu": F.silu,
 }
 Block = Callable[[dict[str, Any], dict[str, Any], int], nn.Module]  # (its spec, the architecture, the layer's number)
-HIDDEN = -1e9  # added to the scores of masked pairs
 
 
 class ChipwiseConfig(PretrainedConfig):
@@ -128,48 +126,6 @@ class AttentionBlock(Projections):
         """The block's output, without the residual."""
         q, k, v = (self.by_heads(part(x_BTD)) for part in (self.q, self.k, self.v))
         return self.attend(q, k, v, mask)
-
-
-class WindowAttentionBlock(AttentionBlock):
-    """Attention over all positions of an image, or within windows of patches, padded at the far edges.
-
-    With ``shift``, the windows of every second layer are shifted by half a window.
-    """
-
-    def __init__(self, block: dict[str, Any], arch: dict[str, Any], number: int) -> None:
-        super().__init__(block, arch, number)
-        self.square = block.get("square")
-        self.shift = self.square // 2 if self.square and block.get("shift") and number % 2 else 0
-
-    def forward(self, x_BTD: Tensor, mask: Tensor | None = None) -> Tensor:
-        """The block's output, without the residual; ``mask`` is added to the scores."""
-        if self.square is None:
-            return super().forward(x_BTD, mask)
-        batch, tokens, width = x_BTD.shape
-        grid, side = int(tokens**0.5), self.square
-        count = -(-grid // side)
-        room = count * side - grid
-        x = F.pad(x_BTD.reshape(batch, grid, grid, width), (0, 0, 0, room, 0, room))
-        if self.shift:
-            x = torch.roll(x, (-self.shift, -self.shift), (1, 2))
-            apart = self.hidden(count, side, x).repeat(batch, 1, 1)[:, None]
-            mask = apart if mask is None else mask + apart
-        parts = x.reshape(batch, count, side, count, side, width).transpose(2, 3)
-        y = super().forward(parts.reshape(-1, side * side, width), mask)
-        y = y.reshape(batch, count, count, side, side, width).transpose(2, 3)
-        y = y.reshape(batch, count * side, count * side, width)
-        if self.shift:
-            y = torch.roll(y, (self.shift, self.shift), (1, 2))
-        return y[:, :grid, :grid].reshape(batch, tokens, width)
-
-    def hidden(self, count: int, side: int, like: Tensor) -> Tensor:
-        """Mask for pairs that are in one window only because of the cyclic shift, (windows, side², side²)."""
-        filled = count * side
-        place = torch.arange(filled, device=like.device)
-        region = (place >= filled - side).long() + (place >= filled - self.shift).long()
-        both = (region[:, None] * 3 + region).reshape(count, side, count, side).transpose(1, 2)
-        both = both.reshape(count * count, side * side)
-        return torch.where(both[:, :, None] == both[:, None], 0.0, HIDDEN).to(like.dtype)
 
 
 def cut_patches(x_BCYX: Tensor, edge: int) -> Tensor:

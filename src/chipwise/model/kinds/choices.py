@@ -59,11 +59,6 @@ class Choices(ABC):
         """Names of the whole-model choices that only this kind has."""
 
     @property
-    def listed(self) -> tuple[str, ...]:
-        """Fields whose lists must not be empty: whole-model and per-layer choices."""
-        return self.choices
-
-    @property
     @abstractmethod
     def outputs(self) -> int:
         """Rows of the head's matrix; 0 if the space lists several."""
@@ -101,10 +96,6 @@ class Choices(ABC):
     def parts(self, layer: Chosen) -> tuple[Any, ...]:
         """The value of :meth:`attention` that ``layer`` has chosen."""
         return layer["heads"], layer["kv_heads"]
-
-    def fitting(self, chosen: Chosen, parts: tuple[Any, ...]) -> tuple[Any, ...]:
-        """``parts``, or the nearest value that the conditions allow together with ``chosen``."""
-        return parts
 
     @abstractmethod
     def layer(self, chosen: Chosen, parts: tuple[Any, ...], *, head_size: int, ffn: AnyFeedForward | None) -> Layer:

@@ -30,28 +30,22 @@ def causal_attention(q_BNTH: Tensor, k_BKTH: Tensor, v_BKTH: Tensor) -> Tensor:
 
 
 def full_attention(
-    q_BNTH: Tensor, k_BNTH: Tensor, v_BNTH: Tensor, hidden_BT: Tensor | None, bias_RNTT: Tensor | None = None
+    q_BNTH: Tensor, k_BNTH: Tensor, v_BNTH: Tensor, hidden_BT: Tensor | None, bias_1NTT: Tensor | None = None
 ) -> Tensor:
-    """Softmax attention of every token to all tokens, (B, N, T, H); keys and values may come from another sequence.
+    """Softmax attention of every token to all, (B, N, T, H); keys and values may be of another sequence.
 
-    ``hidden_BT`` is added to the scores of each key, or ``bias_RNTT`` to the scores of each pair: R divides B, and
-    sequence ``b`` uses the biases ``b % R``.
+    ``hidden_BT`` is added to the scores of its positions, or ``bias_1NTT`` to those of each pair.
     """
     batch, heads, tokens, size = q_BNTH.shape
     q, k, v = (part.reshape(batch * heads, -1, size) for part in (q_BNTH, k_BNTH, v_BNTH))
-    if bias_RNTT is not None:
-        added = spread(bias_RNTT, batch).to(q.dtype).reshape(-1, tokens, tokens)
+    if bias_1NTT is not None:
+        added = bias_1NTT.to(q.dtype).expand(batch, -1, -1, -1).reshape(-1, tokens, tokens)
     elif hidden_BT is None:
         added = q.new_zeros(1, 1, 1)
     else:
         added = hidden_BT.to(q.dtype)[:, None, None].expand(batch, heads, 1, tokens).reshape(-1, 1, tokens)
     scores = torch.baddbmm(added, q, k.transpose(1, 2), alpha=1 / math.sqrt(size))
     return torch.bmm(torch.softmax(scores, dim=-1, dtype=q.dtype), v).view(batch, heads, tokens, size)
-
-
-def spread(bias_RNTT: Tensor, batch: int) -> Tensor:
-    """The biases of each of ``batch`` sequences, (B, N, T, T)."""
-    return bias_RNTT.expand(batch // len(bias_RNTT), *bias_RNTT.shape).flatten(0, 1)
 
 
 @functools.lru_cache(maxsize=64)

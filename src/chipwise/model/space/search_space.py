@@ -222,7 +222,7 @@ class SearchSpace:
         return one
 
     def _chosen(self, layer: Chosen, name: str, whole: Chosen) -> Any:
-        """The choices of ``layer`` in ``whole``; defaults: the model's weight format, and no square."""
+        """The choices of ``layer`` in ``whole``; the model's weight format where it has none."""
         if name == "attention":
             return self.spec.kind.parts(layer)
         return layer.get("weights", whole["weights"]) if name == LAYER_WEIGHTS else layer[name]

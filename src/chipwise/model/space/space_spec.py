@@ -44,7 +44,7 @@ EXPERTS: dict[str, tuple[int, int]] = {  # experts and active experts; ``ffn_wid
 NO_FFN = "none"  # for ranking models, whose pointwise attention has a gate
 GLOBALS = ("d_model", "depth", "vocab_size", "head_size", "tie_embeddings", "weights", "sharing")
 CONVS = ("none", "attention", "both")
-LAYER_CHOICES = ("attention", "ffn", "ffn_width")  # per layer; attention: heads, KV heads (images: and square)
+LAYER_CHOICES = ("attention", "ffn", "ffn_width")  # per layer; attention: heads and KV heads
 ATTENTION_PARTS = ("heads", "kv_heads", "square")
 LAYER_WEIGHTS = "layer_weights"  # a per-layer choice if ``layer.weights`` lists formats
 MOST_VALUES = 1_000  # in one list
@@ -218,7 +218,7 @@ class SpaceSpec:
             raise SpecError(f"experts are not possible for {own.noun}", field="layer.ffn")
         if unfit := own.unfit_norm(self.norm):
             raise SpecError(unfit, field="norm")
-        for name in own.listed:
+        for name in own.choices:
             _checked(f"{given[0]}.{name}", getattr(own, name))
         implied = [Condition(when=when, only=only) for when, only in own.conditions(self.d_model)]
         if NO_FFN in self.layer.ffn:  # a layer without feed-forward has no width to choose
@@ -238,7 +238,7 @@ class SpaceSpec:
         return len(self.formats) * len(self.d_model) * len(self.conv) * (attention + feed_forward)
 
     def attention_choices(self) -> tuple[tuple[Any, ...], ...]:
-        """The valid (heads, KV heads) pairs: KV heads divide heads; for images (heads, KV heads, window)."""
+        """The valid (heads, KV heads) pairs: KV heads divide heads; of images with a third, ``none``."""
         return self.kind.attention(self.layer.heads, self.layer.kv_heads)
 
     @property

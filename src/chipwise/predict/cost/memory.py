@@ -90,7 +90,7 @@ def memory_parts(design: Design, workload: Workload, *, runtime: str = "") -> Me
                 matrices[weights] += block_matrix_bytes(block, arch.d_model, weights)
                 table += 4 * (arch.norm_parameters() + block_vector_parameters(block, arch.d_model))
                 if isinstance(block, Attention) and block.relative_buckets:
-                    table += 4 * block.heads * arch.stem.own_biases(block.square, block.relative_buckets)
+                    table += 4 * block.heads * arch.stem.own_biases(block.relative_buckets)
             kv += block_kv_bytes(block, workload) if arch.causal else 0
         widest = max(widest, layer_activation_bytes(layer, arch, workload))
     shapes_of = weight_shapes(arch) if formats.matrices else {}
@@ -161,8 +161,7 @@ def block_activation_bytes(block: BuiltBlock, d_model: int, workload: Workload) 
     rows = workload.batch * workload.prompt_tokens
     if isinstance(block, Attention):
         own = rows * (2 * block.query_width + 2 * block.kv_width)
-        keys = block.square**2 if block.square is not None else block.relative_buckets or block.chunk
-        seen = min(keys or workload.total_tokens, workload.total_tokens)
+        seen = min(block.relative_buckets or block.chunk or workload.total_tokens, workload.total_tokens)
         own += workload.batch * block.heads * workload.prompt_tokens * seen
     elif isinstance(block, ConvModule):
         own = rows * 3 * d_model  # the input, and the gated product

@@ -9,7 +9,6 @@ import numpy as np
 from chipwise.core.dtypes import Size
 from chipwise.model.arch.mixers import Attention, ConvModule, GatedDelta, LatentAttention, Mamba2, ShortConv
 from chipwise.model.arch.trunk import Stem
-from chipwise.model.kinds.image.windows.spec import Squares
 from chipwise.model.kinds.ranking.stem import RankingStem
 from chipwise.model.ops.attention import AttentionOp, LatentAttentionOp
 from chipwise.model.ops.embedding import EmbeddingOp
@@ -103,8 +102,8 @@ def _attend(block: Attention, setting: Setting, step: Step, *, heads: Size, kv_h
     batch, tokens = step.batch, step.query_tokens
     if block.square is not None:  # positions are grouped by window, and ungrouped afterwards
         tokens = block.square**2
-        squares = Squares(grid=setting.arch.stem.square_grid, side=block.square)
-        batch = step.batch * squares.number  # windows at the image's edge are padded
+        across = -(-setting.arch.stem.square_grid // block.square)
+        batch = step.batch * across**2  # windows at the image's edge are padded
         yield setting.elementwise("squares", "transpose", 2 * step.tokens * heads * block.head_size)
     chunk = block.chunk
     if chunk is not None and not block.causal:  # chunks are adjacent in memory, so nothing is moved

@@ -111,7 +111,7 @@ def images_of(arch: ArchSpec) -> dict[str, torch.Tensor]:
 
 
 def told(arch: ArchSpec) -> dict[str, torch.Tensor]:
-    return dict(zip(("image", "time", "label", "step"), inputs_of(arch, batch=3), strict=True))
+    return dict(zip(("image", "time", "label"), inputs_of(arch, batch=3), strict=True))
 
 
 KINDS = {
@@ -258,7 +258,7 @@ ATTENTION = Attention(heads=2, kv_heads=2, head_size=8, qkv_bias=True, out_bias=
 FFN = FeedForward(width=24, activation="gelu", gated=False, bias=True)
 GRID = ImageStem(image_size=16, patch=4, prefix_tokens=0, convs=(3,))
 PAIR = (Layer(attention=ATTENTION, ffn=FFN),) * 2
-SQUARES = replace(ATTENTION, square=3, shift=True, relative_buckets=25)  # moved in the second layer, and filled up
+BIASED = replace(ATTENTION, relative_buckets=49)
 DECODER = ArchSpec(
     stem=Tokens(vocab_size=40),
     d_model=16,
@@ -305,12 +305,11 @@ EXAMPLES = {
         head=Pooler(),
     ),
     "classifier": CLASSIFIER,
-    "squares": replace(CLASSIFIER, positions="none", layers=tuple(replace(layer, attention=SQUARES) for layer in PAIR)),
+    "biases": replace(CLASSIFIER, positions="none", layers=tuple(replace(layer, attention=BIASED) for layer in PAIR)),
     "signal": replace(CLASSIFIER, stem=replace(GRID, axes=1), max_tokens=4),
     "question": QUESTION,
     "denoiser": replace(
         CLASSIFIER,
-        layers=tuple(replace(layer, attention=replace(ATTENTION, square=2)) for layer in PAIR),
         stem=replace(GRID, convs=()),
         head=Denoiser(labels=3, frequencies=6, steps=2),
         norm_weight=False,

@@ -157,9 +157,9 @@ class Fall:
 
     labels = SimpleNamespace(num_embeddings=3)
 
-    def __call__(self, x: torch.Tensor, time: torch.Tensor, label: torch.Tensor, size: torch.Tensor) -> torch.Tensor:
+    def __call__(self, x: torch.Tensor, time: torch.Tensor, label: torch.Tensor) -> torch.Tensor:
         told = 0.5 * (label == 1) + 3.0 * (label == 2)
-        return (time + told + 0.01 * size)[:, None] - x
+        return (time + told)[:, None] - x
 
 
 def test_images_are_drawn_by_the_steps_of_their_solver() -> None:
@@ -169,16 +169,15 @@ def test_images_are_drawn_by_the_steps_of_their_solver() -> None:
         served = Denoiser(labels=2, steps=2, **fields)
         return float(draw(Fall(), torch.ones(1, 1), torch.tensor([1]), served)[0, 0])
 
-    small = 0.01 * 0.5
-    first = 0.5 + small - 1.0  # at time 0
+    first = 0.5 - 1.0  # at time 0
     half = 1.0 + 0.5 * first
-    second = 0.5 + 0.5 + small - half
+    second = 0.5 + 0.5 - half
     assert drawn() == pytest.approx(half + 0.5 * second)
     assert drawn(solver="multistep") == pytest.approx(half + 0.75 * second - 0.25 * first)
-    without = 3.0 + small - 1.0
+    without = 3.0 - 1.0
     guided = without + 2 * (first - without)
     there = 1.0 + 0.5 * guided
-    label, none = 1.0 + small - there, 3.5 + small - there
+    label, none = 1.0 - there, 3.5 - there
     assert drawn(guidance=2.0) == pytest.approx(there + 0.5 * (none + 2 * (label - none)))
     decoded = Fall()
     decoded.decoder = lambda image: 10 * image

@@ -174,8 +174,8 @@ def test_what_files_of_other_kinds_say_of_a_request(monkeypatch: pytest.MonkeyPa
         "request": {"history": 5, "candidates": 4, "items": 24, "tags": 12, "bag": 3},
         "kv": [],
     }
-    usual = {"labels": 10, "steps": 4, "told": ("image", "time"), "guided": False, "solver": "euler", "shift": 1.0}
-    plain = {"encodes": "velocity", "image": [1, 8, 8], "kv": [], "labels": 10, "steps": 4, "told": ["image", "time"]}
+    usual = {"labels": 10, "steps": 4, "guided": False, "solver": "euler", "shift": 1.0}
+    plain = {"encodes": "velocity", "image": [1, 8, 8], "kv": [], "labels": 10, "steps": 4, "told": ["time"]}
     drawn = SimpleNamespace(shape=(1, 8, 8))
     for changed, more in (
         ({}, {}),

@@ -38,7 +38,7 @@ def _denoiser(generator: random.Random, design: Design) -> Design:
     patch = generator.choice((4, 4, 7, 7, 14))
     stem = ImageStem(image_size=28, patch=patch, channels=generator.choice((1, 3)), prefix_tokens=0)
     layers = tuple(
-        replace(layer, attention=layer.attention and replace(layer.attention, square=None, relative_buckets=0))
+        replace(layer, attention=layer.attention and replace(layer.attention, relative_buckets=0))
         for layer in design.arch.layers
     )
     arch = replace(

@@ -20,12 +20,9 @@ from chipwise.design.shrink.sizes import (
     labels,
     orders_width,
     reorder,
-    require_cuttable,
     whole_sizes,
 )
-from chipwise.errors import Unsupported
 from chipwise.model.arch.arch import ArchSpec
-from chipwise.model.published.read import resolve
 from chipwise.model.space.designs import design_of
 from chipwise.model.space.space_spec import SpaceSpec
 from chipwise.model.walk.module import build as fresh
@@ -138,8 +135,3 @@ def test_what_is_left_stands_in_for_what_was_cut(model) -> None:
         return float((given - wanted).square().mean())
 
     assert 0 < error(repaired(arch, weights, found, sizes)) < error(weights)
-
-
-def test_stages_are_refused_by_name() -> None:
-    with pytest.raises(Unsupported, match="layers in stages at finer grids are not cut"):
-        require_cuttable(resolve("microsoft/swin-tiny-patch4-window7-224"))

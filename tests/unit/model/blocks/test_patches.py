@@ -1,4 +1,4 @@
-"""Image classifiers: all forms agree; patches, squares and the class token by pencil."""
+"""Image classifiers: all forms agree; patches and the class token by pencil."""
 
 from __future__ import annotations
 
@@ -20,8 +20,6 @@ from chipwise.model.arch.mixers import Attention
 from chipwise.model.kinds.image.form import CLASSIFIER
 from chipwise.model.kinds.image.patches.module import cut_patches
 from chipwise.model.kinds.image.stem import ImageStem
-from chipwise.model.kinds.image.windows.module import from_squares, into_squares
-from chipwise.model.kinds.image.windows.spec import Squares
 from chipwise.model.ops.attention import AttentionOp
 from chipwise.model.ops.matmul import ConvOp, Matmul
 from chipwise.model.ops.pool import PoolOp
@@ -52,10 +50,10 @@ class TestQuestionsByCrossAttention(QuestionSuite):
         return crossing_archs()
 
 
-def classifier(*, pooling: str = "first", square: int | None = None) -> ArchSpec:
+def classifier(*, pooling: str = "first") -> ArchSpec:
     """Two layers of width 16 on 28 x 28 images in patches of 7."""
     stem = ImageStem(image_size=28, patch=7, channels=1, prefix_tokens=int(pooling == "first"))
-    attention = Attention(heads=2, kv_heads=2, head_size=8, rope=False, causal=False, square=square)
+    attention = Attention(heads=2, kv_heads=2, head_size=8, rope=False, causal=False)
     return ArchSpec(
         stem=stem,
         head=Classes(count=10, pooling=pooling),
@@ -128,24 +126,6 @@ def test_a_signal_has_one_axis_and_no_squares() -> None:
         )
 
 
-def test_squares_of_an_image_and_back() -> None:
-    """Positions 0 1 / 4 5 of a 4 x 4 grid are the first square of 2."""
-    positions = torch.arange(2 * 16).view(2, 16, 1)
-    squares = into_squares(positions, Squares(grid=4, side=2))
-    assert squares[0, :, 0].tolist() == [0, 1, 4, 5]
-    assert squares[3, :, 0].tolist() == [10, 11, 14, 15]
-    assert torch.equal(from_squares(squares, Squares(grid=4, side=2)), positions)
-
-
-@pytest.mark.parametrize("squares", [Squares(grid=7, side=3), Squares(grid=7, side=4, shift=2)])
-def test_squares_in_torch_are_those_of_the_order(squares: Squares) -> None:
-    positions = torch.arange(1, 50).view(1, 49, 1)
-    found = into_squares(positions, squares)
-    padded = torch.cat((positions[0, :, 0], torch.zeros(1, dtype=torch.long)))
-    assert torch.equal(found[..., 0], padded[torch.from_numpy(squares.order())])
-    assert torch.equal(from_squares(found, squares), positions)
-
-
 def test_the_products_of_a_classifier_by_pencil() -> None:
     """17 positions; after the last attention only the class token: its output projection and feed-forward see one."""
     ops = [
@@ -166,23 +146,6 @@ def test_pooling_keeps_all_positions_to_the_end() -> None:
     graph = lower(Design(arch=classifier(pooling="mean")), Workload(batch=1), Phase.PREFILL)
     assert [placed.op for placed in graph if isinstance(placed.op, PoolOp)] == [PoolOp(batch=1, positions=16, width=16)]
     assert [placed.op.m for placed in graph if placed.place == "layers.1.ffn.up"] == [16]
-
-
-def test_squares_attend_within_themselves() -> None:
-    """A 4 x 4 grid in squares of 2: four sequences of four positions, a quarter of the scores."""
-    graph = lower(Design(arch=classifier(pooling="mean", square=2)), Workload(batch=1), Phase.PREFILL)
-    found = [placed.op for placed in graph if isinstance(placed.op, AttentionOp)]
-    assert [(op.batch, op.query_tokens) for op in found] == [(4, 4)] * 2
-
-
-def test_squares_that_are_filled_up_by_pencil() -> None:
-    """A 4 x 4 grid in squares of 3: four squares of nine; 36 rows are projected, 16 come back."""
-    arch = classifier(pooling="mean", square=3)
-    ops = {placed.place: placed.op for placed in lower(Design(arch=arch), Workload(batch=2), Phase.PREFILL)}
-    assert (ops["layers.0.attention.qkv"].m, ops["layers.0.attention.out"].m) == (72, 32)  # type: ignore[union-attr]
-    attend = ops["layers.0.attention.attend"]
-    assert isinstance(attend, AttentionOp)
-    assert (attend.batch, attend.query_tokens, attend.biases) == (8, 9, 0)
 
 
 def test_biases_are_read_and_added_once() -> None:
@@ -243,15 +206,13 @@ def test_patches_of_other_sizes_share_no_weights() -> None:
 
 
 def test_biases_of_other_distances_share_no_weights() -> None:
-    """Squares of 2 have 9 distances, of 4 49: their rows stand for different ones."""
-    small, large = (
-        replace(arch, positions="none", layers=(replace(arch.layers[0], attention=replace(block, relative_buckets=n)),))
-        for arch, n in ((classifier(pooling="mean", square=2), 9), (classifier(pooling="mean", square=4), 49))
-        for block in [arch.layers[0].attention]
-    )
-    with pytest.raises(SpecError, match="9 biases are of other distances"):
-        cuts(small, large)
-    assert cuts(small, small)
+    """Of 4 x 4 patches there are 7 x 7 distances, and three more with a class token: none without biases."""
+    arch = replace(classifier(pooling="mean"), positions="none")
+    layer = arch.layers[0]
+    biased = replace(arch, layers=(replace(layer, attention=replace(layer.attention, relative_buckets=49)),))
+    with pytest.raises(SpecError, match="0 biases are of other distances than the whole's 49"):
+        cuts(replace(arch, layers=(layer,)), biased)
+    assert cuts(biased, biased)
 
 
 def test_what_is_not_built_says_so() -> None:

@@ -12,7 +12,6 @@ from chipwise.core.fields import build
 from chipwise.errors import SpecError
 from chipwise.model.kinds.image.choices import ImageSpace
 from chipwise.model.kinds.image.form import CLASSIFIER
-from chipwise.model.kinds.image.windows.spec import bias_rows
 from chipwise.model.ops.workload import Phase, Workload
 from chipwise.model.space.designs import summary
 from chipwise.model.space.search_space import SearchSpace
@@ -26,7 +25,6 @@ IMAGE: dict[str, Any] = {
     "patch": [2, 7, 14],
     "stem": ["patches", "conv8"],
     "pooling": ["first", "mean"],
-    "square": ["none", "7x7"],
 }
 FIELDS: dict[str, Any] = {
     "image": IMAGE,
@@ -41,7 +39,7 @@ FIELDS: dict[str, Any] = {
 
 
 EACH: dict[str, Any] = {
-    "image": IMAGE | {"patch": [4, 7, 14], "square": ["none", "3x3", "4x4"], "positions": ["learned", "relative"]},
+    "image": IMAGE | {"patch": [4, 7, 14], "positions": ["learned", "relative"]},
     "layers": {"attention": "each", "ffn": "alike", "ffn_width": "alike"},
 }
 
@@ -60,7 +58,7 @@ def space_of(**changes: Any) -> SearchSpace:
 
 
 class TestImageSpaces(SpaceSuite):
-    """Layers alike, layers with squares of their own, and questions about images."""
+    """Layers alike, layers that choose their heads, and questions about images."""
 
     def spaces(self) -> dict[str, SpaceSpec]:
         return {name: space_of(**changes).spec for name, changes in {"alike": {}, "each": EACH, "asked": ASKED}.items()}
@@ -72,13 +70,11 @@ def test_models_have_the_classes_of_the_space() -> None:
 
 
 def test_what_cannot_go_together_is_never_drawn() -> None:
-    """Patches of 7 cannot be halved; squares need the mean, and a grid that is larger and that they divide."""
+    """Patches of 7 cannot be halved."""
     space = space_of()
     for row in space.sample(200, np.random.default_rng(2)):
         chosen = space.choices(row)
         assert chosen["patch"] != 7 or chosen["stem"] == "patches"
-        squares = {layer["square"] for layer in chosen["layers"]}
-        assert squares == {"none"} or (chosen["pooling"] == "mean" and chosen["patch"] == 2)
 
 
 def test_images_stand_before_words_or_are_seen_by_cross_attention() -> None:
@@ -121,45 +117,32 @@ def test_what_a_cross_design_costs_and_holds_by_pencil() -> None:
     assert before["layers.0.attention.qkv"].m == 3 * 43
 
 
-def test_each_layer_has_squares_of_its_own() -> None:
-    """4 x 4 patches of 7 pixels take squares of 3, filled up; 4 x 4 of the whole are none. Biases fit each layer."""
-    space, kinds = space_of(**EACH), set()
-    for row in space.sample(300, np.random.default_rng(4)):
+def test_the_number_of_designs_by_pencil() -> None:
+    """Patch, stem and pooling together: 2 has 2·2, 7 has 2, 14 has 2·2; the rest 2·2·2·2 and 2·2·2."""
+    assert space_of().size() == (4 + 2 + 4) * 16 * 8
+
+
+def test_biases_fit_the_image() -> None:
+    space = space_of(**EACH)
+    for row in space.sample(100, np.random.default_rng(4)):
         chosen, arch = space.choices(row), space.design(row).arch
         assert CLASSIFIER.builds(arch)
-        assert not arch.reads_tokens
-        np.testing.assert_array_equal(space.row(chosen), row)
-        assert arch.positions == ("learned" if chosen["positions"] == "learned" else "none")
-        for block in (layer.attention for layer in arch.layers):
-            assert block.square is None or (block.square < arch.stem.grid and arch.head.pooling == "mean")
-            rows = bias_rows(arch.stem, block.square)
-            assert block.relative_buckets == (rows if chosen["positions"] == "relative" else 0)
-        kinds.add(tuple(layer["square"] for layer in chosen["layers"]))
-    assert ("3x3",) in kinds
-    assert any(len(set(squares)) > 1 for squares in kinds)
-    assert any("in all-3x3" in summary(space.design(row)) for row in space.sample(300, np.random.default_rng(4)))
+        relative = chosen["positions"] == "relative"
+        assert arch.positions == ("none" if relative else "learned")
+        rows = (2 * 28 // chosen["patch"] - 1) ** 2 + 3 * (chosen["pooling"] == "first") if relative else 0
+        assert {layer.attention.relative_buckets for layer in arch.layers if layer.attention} == {rows}
 
 
-def test_a_reference_without_squares_lies_in_the_space() -> None:
-    space = space_of(**EACH)
-    layer = {"heads": 1, "kv_heads": 1, "ffn": "gelu", "ffn_width": 64}
-    rest = {"d_model": 32, "depth": 1, "vocab_size": 10, "head_size": 16, "tie_embeddings": False, "weights": "fp32"}
-    rest |= {"sharing": "none", "patch": 4, "stem": "patches", "pooling": "mean", "positions": "learned"}
-    found = space.choices(space.row({**rest, "layers": [layer]}))
-    assert found["layers"] == [{**layer, "square": "none"}]
-    np.testing.assert_array_equal(space.nearest({**rest, "layers": [layer]}), space.row({**rest, "layers": [layer]}))
-
-
-def test_conditions_name_the_square_of_a_layer() -> None:
-    first = {"when": {"layer": [0]}, "only": {"square": ["none"]}}
-    space = space_of(**(EACH | {"layers": "each", "conditions": [first]}))
-    for row in space.sample(50, np.random.default_rng(5)):
-        assert space.choices(row)["layers"][0]["square"] == "none"
-
-
-def test_the_number_of_designs_by_pencil() -> None:
-    """Patch, stem, pooling and square together: 2 has 2·(1 + 2), 7 has 2, 14 has 2·2; the rest 2·2·2·2 and 2·2·2."""
-    assert space_of().size() == (6 + 2 + 4) * 16 * 8
+def test_layers_of_earlier_runs_are_read_and_their_windows_refused() -> None:
+    """Runs have stored ``square: none`` with every layer; where it named windows, the space says that they went."""
+    space = space_of(image=IMAGE | {"square": ["none"]})
+    row = space.sample(1, np.random.default_rng(5))[0]
+    stored = space.choices(row)
+    assert all(layer["square"] == "none" for layer in stored["layers"])
+    without = [{name: value for name, value in layer.items() if name != "square"} for layer in stored["layers"]]
+    np.testing.assert_array_equal(space.row({**stored, "layers": without}), row)
+    with pytest.raises(SpecError, match=r"image\.square: attention within windows of patches is no longer part"):
+        space_of(image=IMAGE | {"square": ["none", "7x7"]})
 
 
 @pytest.mark.parametrize(
@@ -170,7 +153,6 @@ def test_the_number_of_designs_by_pencil() -> None:
         ({"layer": FIELDS["layer"] | {"kv_heads": [1]}}, "layer.kv_heads"),
         ({"image": IMAGE | {"patch": [5]}}, "image.patch"),
         ({"image": IMAGE | {"stem": ["resnet"]}}, "image.stem"),
-        ({"image": IMAGE | {"square": ["7"]}}, "image.square"),
         ({"image": IMAGE | {"patch": []}}, "image.patch"),
         ({"image": IMAGE | {"image_in": ["cross"]}}, "image.question"),
     ],
@@ -191,7 +173,7 @@ def test_a_space_of_text_needs_a_vocabulary_and_kv_heads() -> None:
 
 def test_signals_have_one_axis_in_spaces_too() -> None:
     """28 frames of 5 bands in slices of 14 are two positions; a convolution halves the frames alone."""
-    signal = {**IMAGE, "axes": 1, "channels": 5, "square": ["none"]}
+    signal = {**IMAGE, "axes": 1, "channels": 5}
     spec = build(SpaceSpec, {**FIELDS, "image": signal})
     space = SearchSpace(spec)
     for row in space.sample(20, np.random.default_rng(0)):
@@ -200,8 +182,6 @@ def test_signals_have_one_axis_in_spaces_too() -> None:
         assert not arch.reads_tokens
         assert arch.stem.shape == (5, 28)
         assert arch.stem.patches == 28 // arch.stem.patch
-    with pytest.raises(SpecError, match="a signal has no squares"):
-        build(SpaceSpec, {**FIELDS, "image": {**signal, "square": ["none", "7x7"]}})
     relative = SearchSpace(build(SpaceSpec, {**FIELDS, "image": {**signal, "positions": ["relative"]}}))
     assert CLASSIFIER.builds(relative.design(relative.sample(1, np.random.default_rng(0))[0]).arch)
     with pytest.raises(SpecError, match="must be 2"):
@@ -220,7 +200,7 @@ DRAWN: dict[str, Any] = {"size": 28, "classes": 10, "patch": [4, 7], "steps": [1
         ({"shift": [0.01, 100]}, {"shift": [1, 0.009]}, "shift"),
         ({"shift": [0.01, 100]}, {"shift": [1, 100.1]}, "shift"),
         ({"latents": [1, 2, 4]}, {"latents": [1, 3]}, "latents"),
-        ({"latents": [2]}, {"latents": [2], "square": ["none", "7x7"]}, "square"),
+        ({"latents": [2]}, {"square": ["none", "7x7"]}, "square"),
         ({"training": ["flow"]}, {"training": ["flow", "shortcut"]}, "training"),
         ({"solver": ["multistep"], "shift": [2], "guidance": [2]}, {"stem": ["conv8"]}, "stem"),
         ({"training": ["flow"]}, {"positions": ["relative"]}, "positions"),

@@ -270,8 +270,8 @@ SEEING = {"heads": [2], "ffn": ["gelu"], "ffn_width": [64]}
     [
         ({"image": IMAGE}, "p4 patches class token d32 L2 h2x16 gelu:64 int8"),
         (
-            {"image": IMAGE | {"pooling": ["mean"], "stem": ["conv8"], "square": ["2x2"], "positions": ["relative"]}},
-            "p4 conv8 mean d32 L2 h2x16 in 2x2 relative gelu:64 int8",
+            {"image": IMAGE | {"pooling": ["mean"], "stem": ["conv8"], "positions": ["relative"]}},
+            "p4 conv8 mean d32 L2 h2x16 relative gelu:64 int8",
         ),
         ({"image": IMAGE | TURNED}, "4 steps multistep shift 2 guided 3 latents 2 p2 d32 L2 h2x16 gelu:64 int8"),
         (

@@ -232,8 +232,7 @@ def held_in_fp32(arch: ArchSpec) -> None:
     for block in (layer.attention for layer in arch.layers if layer.shares is None):
         if block is not None and block.relative_buckets:
             assert isinstance(arch.stem, ImageStem)
-            seen = arch.stem.tokens if block.square is None else block.square**2
-            more += block.heads * (seen**2 - block.relative_buckets)
+            more += block.heads * (arch.stem.tokens**2 - block.relative_buckets)
     assert parts.table_bytes + parts.matrix_bytes == 4 * (arch.parameters() + more)
     assert parts.kv_bytes == 0  # nothing is generated
 

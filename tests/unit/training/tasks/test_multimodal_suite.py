@@ -160,7 +160,6 @@ def test_fields_that_do_not_fit_are_refused() -> None:
         ({**IMAGE, "words": 0}, "words: of a question must be from 3"),
         ({**IMAGE, "question": 0}, "question: words, merging, image_in and pooling"),
         ({**IMAGE, "question": 0, "words": 0, "image_in": ["cross"]}, "question: words, merging, image_in and pooling"),
-        ({**IMAGE, "square": ["2x2"]}, "question: is asked about an image"),
     ):
         with pytest.raises(SpecError, match=words):
             build(SpaceSpec, {**SPACE, "image": image})

@@ -6,7 +6,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from chipwise.model.arch.mixers import Attention
-from chipwise.model.nn.attention import LONGEST, full_attention, spread
+from chipwise.model.nn.attention import LONGEST, full_attention
 from chipwise.model.nn.precision import compute_format
 
 
@@ -21,12 +21,12 @@ class EncoderAttention(nn.Module):
         self.v = nn.Linear(d_model, block.query_width, bias=block.qkv_bias)
         self.out = nn.Linear(block.query_width, d_model, bias=block.out_bias)
 
-    def forward(self, x_BTD: Tensor, hidden_BT: Tensor | None) -> Tensor:
+    def forward(self, x_BTD: Tensor, hidden_BT: Tensor | None = None) -> Tensor:
         """The block's output, without the residual; ``hidden_BT`` is minus infinity at padding, else 0."""
         return self.out(self.mix(x_BTD, hidden_BT))  # type: ignore[no-any-return]
 
-    def mix(self, x_BTD: Tensor, hidden_BT: Tensor | None, bias_RNTT: Tensor | None = None) -> Tensor:
-        """Inputs of the output projection, (B, T, N · H); ``bias_RNTT`` is added to the scores."""
+    def mix(self, x_BTD: Tensor, hidden_BT: Tensor | None, bias_1NTT: Tensor | None = None) -> Tensor:
+        """Inputs of the output projection, (B, T, N · H); ``bias_1NTT`` is added to the scores of pairs."""
         block = self.block
         x_BTD = compute_format(x_BTD)
         batch, tokens, _ = x_BTD.shape
@@ -35,9 +35,9 @@ class EncoderAttention(nn.Module):
             for part in (self.q, self.k, self.v)
         )
         if tokens <= LONGEST:
-            y = full_attention(q, k, v, hidden_BT, bias_RNTT)
+            y = full_attention(q, k, v, hidden_BT, bias_1NTT)
         else:
             mask = None if hidden_BT is None else hidden_BT.to(q.dtype)[:, None, None]
-            mask = mask if bias_RNTT is None else spread(bias_RNTT, batch).to(q.dtype)
+            mask = mask if bias_1NTT is None else bias_1NTT.to(q.dtype)
             y = F.scaled_dot_product_attention(q, k, v, attn_mask=mask)
         return y.transpose(1, 2).reshape(batch, tokens, block.query_width)

@@ -61,9 +61,15 @@ def lower(
     return ops
 
 
-def lower_encoder(block: Attention, *, d_model: int, weights: str, rows: int, tokens: int) -> list[tuple[str, Op]]:
-    """The operators of bidirectional attention over ``rows`` positions, in sequences of ``tokens``."""
-    width = block.query_width
+def lower_encoder(
+    block: Attention, *, d_model: int, weights: str, rows: int, tokens: int, first: bool = False
+) -> list[tuple[str, Op]]:
+    """The operators of attention without causality: of ``rows`` positions each ``tokens`` see each other.
+
+    ``first`` keeps one of each ``tokens`` (of the block's values and of the residual stream) before the output
+    projection.
+    """
+    width, kept = block.query_width, rows // tokens if first else rows
     attend = AttentionOp(
         batch=rows // tokens,
         query_tokens=tokens,
@@ -73,10 +79,16 @@ def lower_encoder(block: Attention, *, d_model: int, weights: str, rows: int, to
         head_size=block.head_size,
         rope=False,
         causal=False,
+        biases=int(block.relative_buckets > 0),
     )
+    cut = [
+        ("first_stream", EmbeddingOp(tokens=kept, width=d_model, rows=rows)),
+        ("first", EmbeddingOp(tokens=kept, width=width, rows=rows)),
+    ]
     return [
         ("qkv", Matmul(m=rows, k=d_model, n=3 * width, weights=weights, bias=block.qkv_bias)),
         ("split", Elementwise(function="split", elements=3 * rows * width)),
         ("attend", attend),
-        ("out", Matmul(m=rows, k=width, n=d_model, weights=weights, bias=block.out_bias)),
+        *(cut if first else ()),
+        ("out", Matmul(m=kept, k=width, n=d_model, weights=weights, bias=block.out_bias)),
     ]

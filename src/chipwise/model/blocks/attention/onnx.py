@@ -108,12 +108,10 @@ def add_attention(
     )
 
 
-def add_output(
-    graph: GraphBuilder, block: Attention, *, layer: int, key: str, x: str, d_model: int, before: str = ""
-) -> str:
-    """The output projection of ``x``, without the residual; ``before`` is the prefix of the layer's names."""
+def add_output(graph: GraphBuilder, block: Attention, *, layer: int, key: str, x: str, d_model: int) -> str:
+    """The output projection of ``x``, without the residual."""
     return graph.projection(
-        f"{before}layers.{layer}.attention.out",
+        f"layers.{layer}.attention.out",
         x,
         parts=[f"{key}.out"],
         key=f"{key}.out",

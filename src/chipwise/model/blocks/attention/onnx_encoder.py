@@ -10,7 +10,7 @@ from chipwise.core.arrays import AnyArray
 from chipwise.errors import Unsupported
 from chipwise.model.arch.arch import ArchSpec
 from chipwise.model.arch.mixers import Attention
-from chipwise.model.blocks.onnx_graph import MICROSOFT, GraphBuilder, reshaped
+from chipwise.model.blocks.onnx_graph import MICROSOFT, GraphBuilder
 
 
 def with_key_biases(arch: ArchSpec, weights: Mapping[str, AnyArray]) -> dict[str, AnyArray]:
@@ -32,23 +32,19 @@ def add_heads(
     d_model: int,
     mask: str | None,
     bias: str | None = None,
-    before: str = "",
-    apart: int = 1,
 ) -> str:
-    """Attention's result for ``x``, before the output projection: (B, T, heads * head_size).
+    """Scores and values of ``x``, before the output projection: (B, T, heads * head_size).
 
-    ``bias`` (1, heads, T, T) is added to the scores; ``before`` is the prefix of the layer's names. If ``x`` is (B, T ·
-    apart, D), it holds ``apart`` groups of T positions that attend only within their group, and the result is (B, T,
-    apart * heads * head_size). ``mask`` is an int32 (B, T) with 0 at padding.
+    ``bias`` (1, heads, T, T) is added to the scores of pairs; ``mask`` is an int32 (B, T) with 0 at padding.
 
     Raises:
-        Unsupported: The runtime's kernel rejects this head size.
+        Unsupported: Heads of a size that the runtime's kernel refuses.
     """
     if block.head_size % 8:
         raise Unsupported(
             f"layer {layer}: ONNX Runtime takes heads whose size is a multiple of 8, not {block.head_size}"
         )
-    key = place = f"{before}layers.{layer}.attention"
+    key = place = f"layers.{layer}.attention"
     width = block.query_width
     packed = graph.projection(
         f"{place}.qkv",
@@ -62,13 +58,11 @@ def add_heads(
     thirds = graph.store(f"thirds.{width}", lambda: np.full(3, width, np.int64))
     parts = [f"{place}.{name}" for name in ("query", "key", "value")]
     graph.node("Split", [packed, thirds], parts, axis=-1)
-    if apart > 1:
-        parts = [reshaped(graph, part, [0, -1, apart * width], f"{part}.apart") for part in parts]
     further = [] if mask is bias is None else ["", mask or ""] if bias is None else ["", mask or "", bias]
     return graph.node(
         "MultiHeadAttention",
         [*parts, *further],
         f"{place}.attend",
         domain=MICROSOFT,
-        num_heads=apart * block.heads,
+        num_heads=block.heads,
     )

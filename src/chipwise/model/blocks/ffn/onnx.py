@@ -21,14 +21,10 @@ def add_ffn(
     key: str,
     x: str,
     d_model: int,
-    before: str = "",
     joined: bool = False,
 ) -> str:
-    """The block's output, without the residual; ``before`` is the prefix of the layer's names.
-
-    ``joined`` fuses the gate and up projections into one product.
-    """
-    place = f"{before}layers.{layer}.ffn"
+    """The block's output, without the residual; ``joined`` makes one product of the gate and what it gates."""
+    place = f"layers.{layer}.ffn"
 
     def into(name: str, *parts: str) -> str:
         return graph.projection(

@@ -7,7 +7,6 @@ metadata as ``decoder`` (in base64).
 from __future__ import annotations
 
 from chipwise.model.arch.arch import ArchSpec
-from chipwise.model.arch.mixers import Attention
 from chipwise.model.blocks.lowering import Place
 from chipwise.model.blocks.nodes import Nodes, Stream, Weights
 from chipwise.model.blocks.onnx_graph import GraphBuilder
@@ -16,8 +15,6 @@ from chipwise.model.kinds.denoiser.latents.onnx import add_decoder
 from chipwise.model.kinds.denoiser.modulation.onnx import add_modulated, add_pixels, add_told
 from chipwise.model.kinds.denoiser.parts import parts_of
 from chipwise.model.kinds.image.patches.onnx import add_patches
-from chipwise.model.kinds.image.stem import ImageStem
-from chipwise.model.kinds.image.windows.onnx import add_attend
 
 
 def _stem(s: Stream) -> None:
@@ -37,10 +34,6 @@ def _norm(s: Stream, at: Place, place: str, key: str) -> str:
     shift, scale, _ = _vectors(s, at)
     normed, s.x = add_modulated(s.graph, s.arch, place, s.x, s.skip, shift=shift, scale=scale)
     return normed
-
-
-def _attend(s: Stream, layer: int, block: Attention, x: str, key: str, last: bool) -> str:
-    return add_attend(s.graph, block, s.arch.stem_as(ImageStem), layer=layer, x=x, d_model=s.arch.d_model)
 
 
 def _head(s: Stream) -> None:
@@ -78,7 +71,6 @@ def _metadata(s: Stream) -> dict[str, object]:
 
 NODES = Nodes(
     stem=_stem,
-    attend=_attend,
     head=_head,
     norm=_norm,
     gate=lambda s, at, y, place: s.graph.node("Mul", [y, _vectors(s, at)[2]], f"{place}.gated"),

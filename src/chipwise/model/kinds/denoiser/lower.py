@@ -9,7 +9,6 @@ from chipwise.model.blocks.lowering import Operators, Pass
 from chipwise.model.kinds.denoiser.latents.lower import lower_decoder
 from chipwise.model.kinds.denoiser.modulation.lower import lower_gate, lower_modulated, lower_pixels, lower_told
 from chipwise.model.kinds.denoiser.parts import parts_of
-from chipwise.model.kinds.image.lower import attend
 from chipwise.model.kinds.image.patches.lower import lower_patches
 
 
@@ -30,7 +29,6 @@ def _head(at: Pass) -> None:
 
 OPERATORS = Operators(
     stem=_stem,
-    attend=attend,
     head=_head,
     norm=lambda at: lower_modulated(at.arch, rows=at.rows, skip=at.skip),
     gate=lambda at: [lower_gate(at.arch, rows=at.rows)],

@@ -1,9 +1,9 @@
-"""A denoiser whose layers may differ from each other, for ``AutoModel`` with ``trust_remote_code=True``.
+"""A denoiser whose layers may all differ, for ``AutoModel`` with ``trust_remote_code=True``.
 
-Needs ``chipwise_blocks.py`` next to it. ``config.arch`` describes its parts: patches of an image; layers of attention
-(over all patches or within windows) and feed-forwards, which time and label shift, scale and gate; and an output matrix
-to pixels. ``generate`` generates images. Axes: B batch, C channels, Y and X rows and columns, T tokens, F frequencies,
-D width.
+Needs ``chipwise_blocks.py`` beside it. ``config.arch`` says what it is made of: patches of an image, layers of
+attention and feed-forwards that are shifted, scaled and gated by its
+conditions, and a matrix back to pixels. ``generate`` draws images. Axes: B batch, C channels, Y and X rows and
+columns, T tokens, F frequencies, D width.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from torch import Tensor, nn
 
 from chipwise.model.kinds.chipwise_blocks import (
     ArchModel,
+    AttentionBlock,
     ChipwiseConfig,
     FeedForwardBlock,
-    WindowAttentionBlock,
     cut_patches,
 )
 
@@ -72,7 +72,7 @@ class DenoisingLayer(nn.Module):
         super().__init__()
         self.eps = arch["norm_eps"]
         attention, ffn = layer["attention"], layer["ffn"]
-        self.attention = None if attention is None else WindowAttentionBlock(attention, arch, number)
+        self.attention = None if attention is None else AttentionBlock(attention, arch, number)
         self.ffn = None if ffn is None else FeedForwardBlock(ffn, arch, number)
 
     def forward(self, x_BTD: Tensor, parts: Sequence[Tensor]) -> Tensor:

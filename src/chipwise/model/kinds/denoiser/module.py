@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from chipwise.model.arch.arch import ArchSpec
 from chipwise.model.arch.layer import Layer
+from chipwise.model.blocks.attention.encoder import EncoderAttention
 from chipwise.model.blocks.ffn.module import FeedForwardModule
 from chipwise.model.kinds.denoiser.denoiser import Denoiser
 from chipwise.model.kinds.denoiser.form import DENOISER
@@ -20,18 +21,17 @@ from chipwise.model.kinds.denoiser.modulation.module import TimestepEmbedding, m
 from chipwise.model.kinds.denoiser.parts import modulation_widths, parts_of
 from chipwise.model.kinds.image.patches.module import Patches
 from chipwise.model.kinds.image.stem import ImageStem
-from chipwise.model.kinds.image.windows.module import ImageAttention
 
 
 class DenoisingLayer(nn.Module):
     """One pre-norm residual layer whose blocks are shifted, scaled and gated."""
 
-    def __init__(self, arch: ArchSpec, stem: ImageStem, layer: Layer) -> None:
+    def __init__(self, arch: ArchSpec, layer: Layer) -> None:
         super().__init__()
         self.attention = self.ffn = None
         self.norm = nn.LayerNorm(arch.d_model, eps=arch.norm_eps, elementwise_affine=False)
         if layer.attention is not None:
-            self.attention = ImageAttention(layer.attention, arch.d_model, stem, 0)
+            self.attention = EncoderAttention(layer.attention, arch.d_model)
         if layer.ffn is not None:
             self.ffn = FeedForwardModule(layer.ffn, arch.d_model)
 
@@ -58,7 +58,7 @@ class DenoisingTransformer(nn.Module):
         self.positions = nn.Embedding(stem.tokens, arch.d_model)
         self.labels = nn.Embedding(denoiser.rows, arch.d_model)
         self.told = nn.ModuleDict({"time": TimestepEmbedding(denoiser.frequencies, arch.d_model)})
-        self.layers = nn.ModuleDict({str(i): DenoisingLayer(arch, stem, x) for i, x in enumerate(arch.layers)})
+        self.layers = nn.ModuleDict({str(i): DenoisingLayer(arch, x) for i, x in enumerate(arch.layers)})
         widths = {name.removeprefix("modulations."): width for name, width in modulation_widths(arch).items()}
         self.modulations = nn.ModuleDict({name: nn.Linear(arch.d_model, width) for name, width in widths.items()})
         self.norm = nn.LayerNorm(arch.d_model, eps=arch.norm_eps, elementwise_affine=False)

@@ -9,8 +9,6 @@ from chipwise.core.arrays import AnyArray
 from chipwise.errors import Unsupported
 from chipwise.model.arch.arch import ArchSpec
 from chipwise.model.arch.ends import Pooler
-from chipwise.model.arch.mixers import Attention
-from chipwise.model.blocks.attention.onnx_encoder import add_heads
 from chipwise.model.blocks.nodes import Nodes, Stream
 from chipwise.model.blocks.norm.onnx import add_norm
 from chipwise.model.blocks.onnx_graph import GraphBuilder
@@ -25,10 +23,6 @@ def _stem(s: Stream) -> None:
         raise Unsupported(f"{s.arch.name} has no pooler; export it with output='mean' or 'states'")
     s.x = _embedding(s.graph, s.arch)
     s.read = s.graph.input("mask", TensorProto.INT32, ["batch", "tokens"]) if s.padded else ""
-
-
-def _attend(s: Stream, layer: int, block: Attention, x: str, key: str, last: bool) -> str:
-    return add_heads(s.graph, block, layer=layer, x=x, d_model=s.arch.d_model, mask=s.read or None)
 
 
 def _head(s: Stream) -> None:
@@ -86,4 +80,4 @@ def _mean(graph: GraphBuilder, x: str, mask: str | None) -> None:
     graph.node("Div", [total, count], "embedding")
 
 
-NODES = Nodes(stem=_stem, attend=_attend, head=_head, metadata=_metadata, logits="all")
+NODES = Nodes(stem=_stem, head=_head, metadata=_metadata, logits="all")

@@ -1,4 +1,4 @@
-"""Choices of image models: patches, stem, pooling, windows, denoising steps."""
+"""Choices of image models: patches, stem, pooling, steps."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ from chipwise.model.kinds.denoiser.denoiser import (
     Solver,
 )
 from chipwise.model.kinds.denoiser.latents.spec import FACTORS, Latents
+from chipwise.model.kinds.image.distances.spec import bias_rows
 from chipwise.model.kinds.image.stem import CONV_STRIDE, ImageStem
-from chipwise.model.kinds.image.windows.spec import bias_rows
 from chipwise.model.kinds.question.projector.spec import Projector
 from chipwise.model.kinds.question.question import Question, QuestionStem, image_of
 
@@ -50,31 +50,30 @@ _DENOISERS_ALONE = {  # fields, with their values in models that are no denoiser
     "solver": ("euler",),
     "shift": (UNSHIFTED,),
 }
-_STEM, _SQUARE = re.compile(r"conv\d+(-\d+)*"), re.compile(r"(\d+)x\1")
+_STEM = re.compile(r"conv\d+(-\d+)*")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ImageSpace(Choices):
-    """The input images, and the choices that only image models have; each field lists the possible values.
+    """What images are, and the choices that only image classifiers have; each lists the values that may be chosen.
 
-    ``stem`` is ``patches``, or convolutions before the patches, each of which halves the image: ``conv16`` or
-    ``conv8-16`` (output channels). ``pooling`` is ``first`` (a class token) or the mean of all positions. ``square`` is
-    ``none``, or ``7x7`` for attention within windows of 7 by 7 patches (padded at the grid's edge); it is chosen per
-    layer together with the heads. ``positions`` are ``learned`` (added to the patches) or ``relative`` (a learned bias
-    per head for each distance between two patches). Which values can be combined follows from the sizes; a forbidden
-    value is replaced by the nearest allowed one, as with any condition.
+    ``stem`` is ``patches``, or ``conv16`` or ``conv8-16`` for convolutions of so many channels before them, each of
+    which halves the image; ``pooling`` is a class token (``first``) or the mean of all positions; ``positions`` are
+    ``learned``, added to the patches, or ``relative``: a learned bias of each distance of two patches, for each head.
+    Which of them go together follows from the sizes: a forbidden value is replaced by the nearest allowed one, as by
+    any condition. ``square`` is ``none``; windows such as ``7x7``, of older files, are refused.
 
-    With ``steps`` the models are denoisers. ``training`` is ``flow``; the value ``shortcut`` of older files is
-    rejected. ``solver`` is ``euler``, or ``multistep``, which also uses the previous step's velocity (with as many
-    passes). A ``shift`` above 1 makes the first steps smaller and the last ones larger. ``guidance`` is the scale of
-    classifier-free guidance, which takes two passes per step; 1 is none. ``latents`` is how many pixels a latent covers
-    on each side: 2 or 4, by an autoencoder that the run trains, or 1 to generate pixels directly. Patches then count
-    latents.
+    With ``steps`` the models are denoisers. ``training`` is ``flow``; ``shortcut``, of older files, is refused.
+    ``solver`` says how far a step goes: by the velocity alone (``euler``), or also by how it changed since the step
+    before (``multistep``), in as many passes. A ``shift`` more than 1 makes the first steps smaller and the last ones
+    larger. ``guidance`` is how many times as far as without its label an image goes towards it, in two passes a step;
+    1: none. ``latents`` says for how many pixels on each side a latent stands, 2 or 4, by an autoencoder that the run
+    trains; 1 draws pixels. Patches are of latents then.
 
-    With ``question``, the number of positions of a question, models answer questions about images; the classes are the
-    answers. ``merge`` combines four patches into one token: their ``mean``, or their concatenated values (``join``).
-    ``image_in`` is how the words attend to the image's tokens: as a ``prefix`` before them in one sequence, or by
-    cross-attention in every layer (``cross``), so that only words pass through the layers.
+    With ``question`` an image's tokens stand before so many positions of a question, and classes are the answers.
+    ``merge`` makes one token of four patches: their ``mean``, or all their values as one (``join``). ``image_in`` says
+    how they reach the words: before them in one sequence (``prefix``), or as keys and values of cross-attention in
+    every layer, which the words pass alone (``cross``).
     """
 
     noun: ClassVar[str] = "images"
@@ -117,8 +116,9 @@ class ImageSpace(Choices):
                 raise SpecError(f"{stem!r} is no stem; write patches, conv16 or conv8-16", field="stem")
         if self.axes not in (1, 2):
             raise SpecError(f"must be 2 (images) or 1 (signals in time), not {self.axes}", field="axes")
-        if self.axes == 1 and self.square != (EVERYWHERE,):
-            raise SpecError("a signal has no squares; leave it out", field="square")
+        if self.square != (EVERYWHERE,):
+            text = "attention within windows of patches is no longer part of searches; leave it out"
+            raise SpecError(text, field="square")
         if self.question:
             self._check_questions()
         elif self.words or self.merge != (NO_MERGE,) or self.image_in != (PREFIX,) or "last" in self.pooling:
@@ -130,16 +130,13 @@ class ImageSpace(Choices):
             for name, only in _DENOISERS_ALONE.items():
                 if getattr(self, name) != only:
                     raise SpecError("only valid for denoisers: set `steps`", field=name)
-        for square in self.square:
-            if square != EVERYWHERE and not _SQUARE.fullmatch(square):
-                raise SpecError(f"{square!r} is no square; write none or 7x7", field="square")
 
     def _check_questions(self) -> None:
         positive(self, "question", most=4096)
         if not 2 < self.words <= 1_000_000:
             raise SpecError(f"of a question must be from 3 to 1,000,000, not {self.words}", field="words")
-        if self.axes != 2 or self.steps or self.square != (EVERYWHERE,) or self.positions != (LEARNED,):
-            raise SpecError("is asked about an image, with learned positions, no squares or steps", field="question")
+        if self.axes != 2 or self.steps or self.positions != (LEARNED,):
+            raise SpecError("is asked about an image, with learned positions and no steps", field="question")
         object.__setattr__(self, "pooling", ("last",))  # the answer is predicted from the last word's state
 
     def _check_denoisers(self) -> None:
@@ -150,8 +147,6 @@ class ImageSpace(Choices):
         object.__setattr__(self, "pooling", ("mean",))  # nothing is pooled, and there is no class token
         if any(steps < 1 for steps in self.steps):
             raise SpecError(f"must be at least 1, not {min(self.steps)}", field="steps")
-        if self.latents != (PIXELS,) and self.square != (EVERYWHERE,):
-            raise SpecError("latents have no squares; leave it out", field="square")
         if any(not UNGUIDED <= scale <= MOST_GUIDANCE for scale in self.guidance):
             raise SpecError(f"is from 1 (none) to {MOST_GUIDANCE:g}", field="guidance")
         if "shortcut" in self.training:
@@ -181,11 +176,6 @@ class ImageSpace(Choices):
     def outputs(self) -> int:
         """Rows of the head's matrix."""
         return self.classes
-
-    @property
-    def listed(self) -> tuple[str, ...]:
-        """The whole-model choices, and each layer's windows."""
-        return (*self.choices, "square")
 
     @property
     def off_sheets(self) -> str:
@@ -233,37 +223,27 @@ class ImageSpace(Choices):
             grid = self.size // patch
             if grid % 2 and self.merge not in ((NO_MERGE,), ()):
                 yield {"patch": [patch]}, {"merge": [kind for kind in self.merge if kind == NO_MERGE]}
-            squares = [square for square in self.square if (square_of(square) or 0) < grid]
-            if len(squares) < len(self.square):
-                yield {"patch": [patch]}, {"square": squares}
         for name, only in ((SOLVER, "euler"), (SHIFT, UNSHIFTED)):
             if 1 in self.steps and name in self.choices and only in getattr(self, name):
                 yield {"steps": [1]}, {name: [only]}  # with one step all values are equivalent
-        if "first" in self.pooling and self.square != (EVERYWHERE,):
-            yield {"pooling": ["first"]}, {"square": [EVERYWHERE]}
         yield from self._wide_enough(widths)
 
     def attention(self, heads: tuple[int, ...], kv_heads: tuple[int, ...]) -> tuple[tuple[Any, ...], ...]:
-        """Possible (heads, KV heads, square), with as many KV heads as heads."""
-        return tuple((each, each, square) for each in heads for square in self.square)
+        """Heads, as many KV heads, and what stood for all positions beside windows."""
+        return tuple((each, each, EVERYWHERE) for each in heads)
 
     def completed(self, layer: Chosen) -> dict[str, Any]:
-        """The choices of a layer, with ``square: none`` if it is missing."""
+        """The choices of a layer as earlier runs have stored them."""
         return {"square": EVERYWHERE, **layer}
 
     def parts(self, layer: Chosen) -> tuple[Any, ...]:
-        """Heads, KV heads and square of ``layer``."""
+        """What :meth:`attention` lists, as ``layer`` has chosen."""
         return layer["heads"], layer["kv_heads"], layer.get("square", EVERYWHERE)
-
-    def fitting(self, chosen: Chosen, parts: tuple[Any, ...]) -> tuple[Any, ...]:
-        """``parts``, without the square if the conditions forbid it together with ``chosen``."""
-        heads, kv_heads, square = parts
-        too_large = (square_of(square) or 0) >= self.size // chosen["patch"]
-        return heads, kv_heads, EVERYWHERE if chosen["pooling"] == "first" or too_large else square
 
     def layer(self, chosen: Chosen, parts: tuple[Any, ...], *, head_size: int, ffn: AnyFeedForward | None) -> Layer:
         """A layer with ViT's biases, and with a position-bias table and cross-attention if these are chosen."""
-        heads, kv_heads, square = parts
+        heads, kv_heads, _ = parts
+        relative = chosen.get("positions", LEARNED) != LEARNED
         attention = Attention(
             heads=heads,
             kv_heads=kv_heads,
@@ -272,17 +252,10 @@ class ImageSpace(Choices):
             out_bias=True,
             rope=False,
             causal=False,
-            square=square_of(square),
-            relative_buckets=self._bias_rows(chosen, square),
+            relative_buckets=bias_rows(self.stem_of(chosen)) if relative else 0,
         )
         biased = None if ffn is None else replace(ffn, bias=True)
         return Layer(attention=attention, ffn=biased, cross=attention if self.crosses(chosen) else None)
-
-    def _bias_rows(self, choices: Chosen, square: str) -> int:
-        """Rows of a layer's table of position biases; 0 if positions are learned."""
-        if choices.get("positions", LEARNED) == LEARNED:
-            return 0
-        return bias_rows(self.stem_of(choices), square_of(square))
 
     def arch(self, chosen: Chosen, layers: Iterable[Layer], whole: Whole) -> ArchSpec:
         """The classifier or denoiser of ``layers`` with the stem and pooling that ``chosen`` describes."""
@@ -386,12 +359,3 @@ def convs_of(stem: str) -> tuple[int, ...]:
     ((8, 16), ())
     """
     return () if stem == PATCHES else tuple(map(int, stem.removeprefix("conv").split("-")))
-
-
-def square_of(square: str) -> int | None:
-    """Patches on each side of a window, from its name in a run file; None for global attention.
-
-    >>> square_of("7x7"), square_of("none")
-    (7, None)
-    """
-    return None if square == EVERYWHERE else int(square.partition("x")[0])

@@ -1,12 +1,12 @@
-"""Image classifiers that chipwise builds, trains and exports itself.
+"""Classifiers of images that chipwise builds, trains and exports itself.
 
-Such a model has patches, optionally after convolutions; a class token or mean pooling; learned positions or relative
-position biases; pre-norm layers, optionally after stages at finer grids (Swin); and a matrix over classes.
+Patches, perhaps after convolutions; a class token or pooled positions; learned positions or biases of pairs; pre-norm
+layers; a matrix over classes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import replace
 
 import numpy as np
@@ -18,19 +18,18 @@ from chipwise.model.arch.departures import encoding_departures, heads_departures
 from chipwise.model.arch.ends import Classes
 from chipwise.model.arch.layer import Layer
 from chipwise.model.arch.mixers import Attention
-from chipwise.model.kinds.form import Form, Modelling, Sketch, joined, random_signals, same_ends
+from chipwise.model.kinds.form import Form, Modelling, Sketch, random_signals, same_ends
 from chipwise.model.kinds.image import lower, weights
-from chipwise.model.kinds.image.pyramid import stage_archs
+from chipwise.model.kinds.image.distances.spec import bias_rows
 from chipwise.model.kinds.image.stem import ImageStem
-from chipwise.model.kinds.image.windows.spec import bias_rows
 from chipwise.model.kinds.question.projector.spec import Projector
 from chipwise.model.kinds.question.question import QuestionStem, image_of, question_of
 
 FREE = {  # ``later`` fields that classifiers set
-    "stem", "classes", "pooling", "head", "causal", "square", "question", "projector", "cross",
+    "stem", "classes", "pooling", "head", "causal", "question", "projector", "cross",
 }  # fmt: skip
 _WHERE = "for images"
-_PLACED = ("relative_buckets", "shift")  # later fields of attention that denoisers do not have
+_PLACED = ("relative_buckets",)  # later fields of attention that denoisers do not have
 
 
 def _departures(arch: ArchSpec) -> Iterator[str]:
@@ -44,18 +43,14 @@ def _departures(arch: ArchSpec) -> Iterator[str]:
         yield f"positions = {arch.positions!r} is not built for images"
     if stem.mask_token:
         yield "a stem with a mask token is not built"
-    if bool(stem.stages) != stem.stem_norm:
-        yield "stages without a norm of the patches before them, or the norm alone, are not built"
-    if stem.stages:
-        yield from _stage_departures(arch, stem)
+    if stem.stages or stem.stem_norm:
+        yield "narrower layers on finer grids before the model's own (Swin) are not built"
     if stem.sides[-1] % stem.edge:
         yield f"patches of {stem.patch} pixels that do not divide an image of {stem.image_size} are not built"
     if asked is None and arch.max_tokens != stem.tokens:
         yield f"{arch.max_tokens} positions for {stem.tokens} tokens are not built"
     if any(side % 2 for side in stem.sides[:-1]):
         yield f"convolutions that halve {stem.image_size} pixels unevenly are not built"
-    if asked is not None and any(layer.attention and layer.attention.square for layer in arch.layers):
-        yield "squares of patches with a question behind them are not built"
     if asked is not None and stem.bias:
         yield "a question with a projector behind a stem with biases is not built"
     if arch.head.token_width:
@@ -69,32 +64,16 @@ def _departures(arch: ArchSpec) -> Iterator[str]:
     if biased and (arch.positions == "learned" or asked is not None or stem.prefix_tokens > 1):
         yield "position biases beside learned positions, a question or several tokens before the patches are not built"
     yield from layer_departures(arch, free=_PLACED)
-    yield from _bias_departures(arch.layers, stem)
+    yield from _bias_departures(arch, stem)
 
 
-def _stage_departures(arch: ArchSpec, stem: ImageStem) -> Iterator[str]:
-    """Reasons why the stages before the layers are not built."""
-    if stem.axes != 2 or stem.convs or stem.prefix_tokens or arch.positions != "none":
-        yield "stages behind convolutions, of signals, or with learned positions or a class token are not built"
-        return
-    if stem.first_grid % 2 ** len(stem.stages):
-        yield f"a grid of {stem.first_grid} patches that {len(stem.stages)} stages do not halve evenly is not built"
-        return
-    for i, stage in enumerate(stem.stages):
-        if stage.norm_after:
-            yield f"stages[{i}].norm_after = True (norms after blocks) is not built"
-    for i, inner in enumerate(stage_archs(arch, stem)):
-        for found in (*layer_departures(inner, free=_PLACED), *_bias_departures(inner.layers, image_of(inner.stem))):
-            yield f"stages[{i}].{found}"
-
-
-def _bias_departures(layers: Iterable[Layer], stem: ImageStem) -> Iterator[str]:
+def _bias_departures(arch: ArchSpec, stem: ImageStem) -> Iterator[str]:
     """Position-bias tables whose rows do not match the distances between positions."""
-    for i, layer in enumerate(layers):
+    for i, layer in enumerate(arch.layers):
         block = layer.attention
         if not isinstance(block, Attention) or not block.relative_buckets:
             continue
-        if block.relative_buckets != (rows := bias_rows(stem, block.square)):
+        if block.relative_buckets != (rows := bias_rows(stem)):
             yield f"layers[{i}].attention.relative_buckets = {block.relative_buckets} for {rows} distances is not built"
 
 
@@ -106,8 +85,6 @@ def layer_departures(arch: ArchSpec, *, free: Collection[str] = ()) -> Iterator[
         if layer.cross is not None:
             found = (*unbuilt(layer.cross, free=FREE), *heads_departures(layer.cross, where=_WHERE))
             yield from (f"cross.{each}" for each in found)
-            if layer.cross.square:
-                yield "cross.square is not built"
 
     yield from in_layers(arch.layers, in_layer)
 
@@ -142,15 +119,12 @@ def stem_words(stem: ImageStem) -> str:
 
 
 def seen_words(arch: ArchSpec) -> str:
-    """Words for attention windows and relative positions."""
-    attention = [layer.attention for layer in arch.layers if layer.attention]
-    squares = joined([f"{a.square}x{a.square}" if a.square else "all" for a in attention])
-    inside = f" in {squares}" if any(a.square for a in attention) else ""
-    return inside + (" relative" if any(a.relative_buckets for a in attention) else "")
+    """Whether there are biases by distance."""
+    return " relative" if any(layer.attention and layer.attention.relative_buckets for layer in arch.layers) else ""
 
 
 def sketch(arch: ArchSpec) -> Sketch:
-    """The words that describe stem, pooling, questions and attention windows in a design's summary."""
+    """The stem and what is pooled, or what is asked, and biases by distance."""
     words, seen, asked = stem_words(image_of(arch.stem)), seen_words(arch), question_of(arch.stem)
     if asked is not None:
         merged = "joined " if asked.projector.join > 1 else "mean " if asked.projector.pool > 1 else ""

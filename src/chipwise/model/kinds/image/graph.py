@@ -2,39 +2,33 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from onnx import TensorProto
 
 from chipwise.core.arrays import AnyArray
 from chipwise.model.arch.arch import ArchSpec
 from chipwise.model.arch.mixers import Attention
-from chipwise.model.blocks.nodes import Nodes, Stream, add_layers
+from chipwise.model.blocks.nodes import Nodes, Stream
 from chipwise.model.blocks.norm.onnx import add_norm
-from chipwise.model.blocks.onnx_graph import GraphBuilder, reshaped
+from chipwise.model.blocks.onnx_graph import GraphBuilder
+from chipwise.model.kinds.image.distances.onnx import add_attend
 from chipwise.model.kinds.image.patches.onnx import add_classes, add_first, add_patches
-from chipwise.model.kinds.image.pyramid import stage_archs
-from chipwise.model.kinds.image.stem import ImageStem
-from chipwise.model.kinds.image.windows.onnx import add_attend
 from chipwise.model.kinds.question.projector.onnx import add_projector
 from chipwise.model.kinds.question.question import QuestionStem, image_of, question_of
 
 
 def _stem(s: Stream) -> None:
     arch = s.arch
-    stem, asked = image_of(arch.stem), question_of(arch.stem)
-    s.x, s.positions = add_patches(s.graph, arch, stem), arch.request_tokens
+    asked = question_of(arch.stem)
+    s.x, s.positions = add_patches(s.graph, arch, image_of(arch.stem)), arch.request_tokens
     if asked is not None:
         s.x, s.read = _with_question(s.graph, arch, asked, s.x)
-    if stem.stages:
-        _through_stages(s, stem)
     if arch.head.pooling in ("first", "last") and s.last is None:
         s.x, s.positions = add_first(s.graph, s.x, last=arch.head.pooling == "last"), 1
 
 
 def attend(s: Stream, layer: int, block: Attention, x: str, key: str, last: bool) -> str:
-    """Attention over the positions of an image or within its windows, without the output projection."""
-    return add_attend(s.graph, block, image_of(s.arch.stem), layer=layer, x=x, d_model=s.arch.d_model, before=s.before)
+    """Scores and values over the positions of an image."""
+    return add_attend(s.graph, block, image_of(s.arch.stem), layer=layer, x=x, d_model=s.arch.d_model)
 
 
 def _drop(s: Stream, y: str, place: str) -> str:
@@ -56,24 +50,6 @@ def _metadata(s: Stream) -> dict[str, object]:
 
 
 NODES = Nodes(stem=_stem, attend=attend, head=_head, drop=_drop, metadata=_metadata, logits="last")
-
-
-def _through_stages(s: Stream, stem: ImageStem) -> None:
-    """Adds the norm of the patches, and the stages before the model's layers, each with its patch merging."""
-    inner, graph = stage_archs(s.arch, stem), s.graph
-    s.x, _ = add_norm(graph, inner[0], "stem.norm", "stem.norm", s.x, None)
-    for i, arch in enumerate(inner):
-        before, d, grid = f"stages.{i}.", arch.d_model, image_of(arch.stem).grid
-        stage = replace(s, arch=arch, before=before, last=None)
-        add_layers(stage, NODES)
-        x = stage.sum(f"{before}sum")
-        parts = reshaped(graph, x, [-1, grid // 2, 2, grid // 2, 2, d], f"{before}cut")
-        turned = graph.node("Transpose", [parts], f"{before}turned", perm=[0, 1, 3, 4, 2, 5])
-        four = reshaped(graph, turned, [-1, grid**2 // 4, 4 * d], f"{before}four")
-        wide = replace(arch, d_model=4 * d)
-        normed, _ = add_norm(graph, wide, f"{before}norm", f"{before}norm", four, None)
-        name, following = f"{before}merge", [*inner, s.arch][i + 1].d_model
-        s.x = graph.projection(f"{name}.out", normed, parts=[name], key=name, k=4 * d, widths=[following])
 
 
 def _with_question(graph: GraphBuilder, arch: ArchSpec, asked: QuestionStem, x: str) -> tuple[str, str]:

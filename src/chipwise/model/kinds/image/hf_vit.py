@@ -47,10 +47,10 @@ def is_vit(arch: ArchSpec) -> bool:
         return False
     if not isinstance(attention, Attention) or not isinstance(ffn, FeedForward):
         return False
-    if given.axes != 2 or given.stages or arch.positions != "learned":
+    if given.axes != 2 or arch.positions != "learned":
         return False
     stem = not given.convs and given.bias and given.prefix_tokens == 1 and arch.head.pooling == "first"
-    alike = all(layer == first for layer in arch.layers) and attention.square is None
+    alike = all(layer == first for layer in arch.layers)
     biases = attention.out_bias and ffn.bias and arch.norm == "layernorm" and arch.norm_bias
     square = attention.query_width == arch.d_model
     return stem and alike and biases and square and not ffn.gated and ffn.activation in ACTIVATIONS

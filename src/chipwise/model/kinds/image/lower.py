@@ -1,26 +1,19 @@
-"""Operators of image models outside their layers, and of attention over patches."""
+"""Operators of models that read images before and behind their layers."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 
 from chipwise.model.arch.arch import ArchSpec
-from chipwise.model.arch.mixers import Attention
 from chipwise.model.blocks.embedding.lower import lower_cut
-from chipwise.model.blocks.lowering import Named, Operators, Pass, Place, lower_layers
+from chipwise.model.blocks.lowering import Operators, Pass, Place
 from chipwise.model.blocks.norm.lower import lower as lower_norm
 from chipwise.model.kinds.image.patches.lower import lower_classes, lower_patches
-from chipwise.model.kinds.image.pyramid import stage_archs
-from chipwise.model.kinds.image.stem import ImageStem
-from chipwise.model.kinds.image.windows.lower import attention_ops
 from chipwise.model.kinds.question.projector.lower import lower_projector
 from chipwise.model.kinds.question.question import QuestionStem, image_of, question_of
 from chipwise.model.ops.elementwise import Elementwise
 from chipwise.model.ops.embedding import EmbeddingOp
 from chipwise.model.ops.graph import Placed
-from chipwise.model.ops.matmul import Matmul
-from chipwise.model.ops.norm import NormOp
 
 
 def last_attention(arch: ArchSpec) -> Place | None:
@@ -29,20 +22,12 @@ def last_attention(arch: ArchSpec) -> Place | None:
     return (found[-1], "attention") if found and arch.head.pooling in ("first", "last") else None
 
 
-def attend(at: Pass, layer: int, block: Attention, weights: str, last: bool) -> Named:
-    """The operators of attention over the positions of an image, or within its windows."""
-    sizes = {"batch": at.batch, "layer": layer, "positions": at.arch.request_tokens}
-    return attention_ops(block, image_of(at.arch.stem), at.arch.d_model, weights, cut=last, **sizes)
-
-
 def _stem(at: Pass) -> None:
     arch, stem, asked = at.arch, image_of(at.arch.stem), question_of(at.arch.stem)
     at.tokens = arch.request_tokens
     at.put("stem", lower_patches(arch, stem, weights=at.head, batch=at.batch))
     if asked is not None:
         at.placed += _question(arch, asked, weights=at.head, batch=at.batch)
-    if stem.stages:
-        _stages(at, stem)
     if arch.head.pooling in ("first", "last") and at.last is None:
         at.put("stem", [("first", lower_cut(width=arch.d_model, rows=at.rows, kept=at.batch))])
         at.tokens = 1
@@ -53,22 +38,7 @@ def _head(at: Pass) -> None:
     at.put("head", lower_classes(at.arch, weights=at.head, batch=at.batch, positions=at.tokens))
 
 
-OPERATORS = Operators(stem=_stem, attend=attend, head=_head, last=last_attention)
-
-
-def _stages(at: Pass, stem: ImageStem) -> None:
-    """Adds the norm of the patches, and the stages before the model's layers, each with its patch merging."""
-    inner = stage_archs(at.arch, stem)
-    at.put("stem", [("norm", lower_norm(inner[0], rows=at.batch * inner[0].max_tokens, skip=False))])
-    for i, arch in enumerate(inner):
-        d, place = arch.d_model, f"stages.{i}"
-        stage = replace(at, arch=arch, layers=[at.head] * len(arch.layers), tokens=arch.max_tokens, last=None)
-        lower_layers(stage, OPERATORS, before=f"{place}.")
-        following, rows = [*inner, at.arch][i + 1].d_model, stage.rows
-        at.put(f"{place}.sum", [("", Elementwise(function="add", elements=rows * d, inputs=2))])
-        at.put(f"{place}.four", [("", Elementwise(function="transpose", elements=rows * d))])
-        at.put(f"{place}.norm", [("", NormOp(rows=rows // 4, width=4 * d, norm=arch.norm, bias=arch.norm_bias))])
-        at.put(f"{place}.merge", [("", Matmul(m=rows // 4, k=4 * d, n=following, weights=at.head))])
+OPERATORS = Operators(stem=_stem, head=_head, last=last_attention)
 
 
 def _question(arch: ArchSpec, asked: QuestionStem, *, weights: str, batch: int) -> Iterator[Placed]:

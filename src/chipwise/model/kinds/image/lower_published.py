@@ -11,7 +11,6 @@ from chipwise.model.blocks.ffn.lower import lower as lower_ffn
 from chipwise.model.blocks.lowering import Operators, Pass
 from chipwise.model.blocks.norm.lower import lower as lower_norm
 from chipwise.model.kinds.image.gives import gives
-from chipwise.model.kinds.image.lower import attend
 from chipwise.model.kinds.image.patches.lower import lower_classes, lower_patches
 from chipwise.model.kinds.image.stem import ImageStem
 from chipwise.model.kinds.question.projector.lower import lower_projector
@@ -92,4 +91,4 @@ def _pooled(arch: ArchSpec, *, positions: int, batch: int) -> Iterator[tuple[str
     yield "result", Elementwise(function="add", elements=batch * d, inputs=2)
 
 
-OPERATORS = Operators(stem=_stem, attend=attend, head=_head)
+OPERATORS = Operators(stem=_stem, head=_head)

@@ -1,11 +1,11 @@
-"""An image classifier whose layers may differ from each other, for ``AutoModelForImageClassification`` with
+"""An image classifier whose layers may all differ, for ``AutoModelForImageClassification`` with
 ``trust_remote_code=True``.
 
-Needs ``chipwise_blocks.py`` next to it. ``config.arch`` describes the stem and the layers: patches, optionally after
-convolutions; pre-norm layers of attention over all positions or within windows of patches, and feed-forwards; learned
-positions or relative position biases; a class token or the mean of all positions. A question's words may follow the
-image's tokens, or attend to them by cross-attention. Axes: B batch, C channels, Y and X rows and columns, T tokens, S
-image tokens for cross-attention, P distances, N heads, H head size, D width.
+Needs ``chipwise_blocks.py`` beside it. ``config.arch`` says what the stem and the layers are: patches, perhaps
+after convolutions; pre-norm layers of attention over all positions and feed-forwards;
+learned positions or a bias of each distance; a class token or the mean of all positions. A question's words may stand
+behind the image's tokens, or see them by cross-attention. Axes: B batch, C channels, Y and X rows and columns, T
+tokens, S tokens of the image beside them, P distances, N heads, H head size, D width.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from transformers.modeling_outputs import ImageClassifierOutput
 
 from chipwise.model.kinds.chipwise_blocks import (
     ArchModel,
+    AttentionBlock,
     ChipwiseConfig,
     FeedForwardBlock,
     Projections,
-    WindowAttentionBlock,
     cut_patches,
     make_layers,
     make_norm,
@@ -81,8 +81,8 @@ class Projector(nn.Module):
         return x
 
 
-class ImageAttentionBlock(WindowAttentionBlock):
-    """Attention over the image or within windows of patches, optionally with relative position biases."""
+class ImageAttentionBlock(AttentionBlock):
+    """Attention over the image, optionally with a bias for each distance."""
 
     def __init__(self, block: dict[str, Any], arch: dict[str, Any], number: int) -> None:
         super().__init__(block, arch, number)
@@ -94,15 +94,15 @@ class ImageAttentionBlock(WindowAttentionBlock):
         return super().forward(x_BTD, bias)
 
     def places(self, device: torch.device) -> Tensor:
-        """The table row for each pair of positions of an image (with its class token) or of a window."""
+        """The row of the table of each pair of positions of an image with its class token."""
         stem, axes = self.stem, self.stem.get("axes", 2)
-        side = self.square or stem["image_size"] // stem["patch"]
+        side = stem["image_size"] // stem["patch"]
         rows = (2 * side - 1) ** axes
         found = torch.zeros((side**axes, side**axes), dtype=torch.long, device=device)
         for axis in torch.meshgrid(*[torch.arange(side, device=device)] * axes, indexing="ij"):
             flat = axis.flatten()
             found = found * (2 * side - 1) + flat[:, None] - flat + side - 1
-        if self.square is not None or not stem["prefix_tokens"]:
+        if not stem["prefix_tokens"]:
             return found
         found = F.pad(found, (1, 0, 1, 0), value=rows + 2)
         found[0, 1:], found[1:, 0] = rows, rows + 1

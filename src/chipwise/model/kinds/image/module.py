@@ -13,25 +13,24 @@ from chipwise.model.arch.layer import Layer
 from chipwise.model.blocks.cross.module import CrossAttention
 from chipwise.model.blocks.ffn.module import FeedForwardModule
 from chipwise.model.blocks.norm.module import make_norm
+from chipwise.model.kinds.image.distances.module import ImageAttention
 from chipwise.model.kinds.image.form import CLASSIFIER
 from chipwise.model.kinds.image.patches.module import Patches
-from chipwise.model.kinds.image.pyramid import stage_archs
 from chipwise.model.kinds.image.stem import ImageStem
-from chipwise.model.kinds.image.windows.module import ImageAttention
 from chipwise.model.kinds.question.projector.module import ProjectorModule
 from chipwise.model.kinds.question.question import image_of, question_of
 from chipwise.model.nn.fresh import fill
 
 
 class ImageLayer(nn.Module):
-    """Pre-norm residual layer number ``number``, with attention over the image or within windows."""
+    """One pre-norm residual layer; positions see all of an image."""
 
-    def __init__(self, arch: ArchSpec, stem: ImageStem, layer: Layer, number: int) -> None:
+    def __init__(self, arch: ArchSpec, stem: ImageStem, layer: Layer) -> None:
         super().__init__()
         self.attention_norm = self.attention = self.cross_norm = self.cross = self.ffn_norm = self.ffn = None
         if layer.attention is not None:
             self.attention_norm = make_norm(arch)
-            self.attention = ImageAttention(layer.attention, arch.d_model, stem, number)
+            self.attention = ImageAttention(layer.attention, arch.d_model, stem)
         if layer.cross is not None:
             self.cross_norm = make_norm(arch)
             self.cross = CrossAttention(layer.cross, arch.d_model)
@@ -69,27 +68,6 @@ def through(layers: nn.ModuleDict, tables: nn.Module, x_BTD: Tensor, image_BSD: 
     return x_BTD
 
 
-class ImageStage(nn.Module):
-    """The layers of a stage, then a merge of every 2 by 2 positions into one of the next stage's width."""
-
-    def __init__(self, arch: ArchSpec, following: int) -> None:
-        super().__init__()
-        stem = image_of(arch.stem)
-        self.grid = stem.grid
-        self.positions = make_tables(arch)
-        self.layers = nn.ModuleDict({str(i): ImageLayer(arch, stem, x, i) for i, x in enumerate(arch.layers)})
-        self.norm = make_norm(arch, 4 * arch.d_model)
-        self.merge = nn.Linear(4 * arch.d_model, following, bias=False)
-
-    def forward(self, x_BTD: Tensor) -> Tensor:
-        """A quarter as many positions; the four merged positions are ordered columns first, as in Swin."""
-        x_BTD = through(self.layers, self.positions, x_BTD)
-        batch, _, width = x_BTD.shape
-        half = self.grid // 2
-        four = x_BTD.view(batch, half, 2, half, 2, width).permute(0, 1, 3, 4, 2, 5)
-        return self.merge(self.norm(four.reshape(batch, half**2, 4 * width)))  # type: ignore[no-any-return]
-
-
 class ImageClassifier(nn.Module):
     """An image classifier. Call :func:`initialise` after construction: the parameters are not initialised before."""
 
@@ -98,16 +76,13 @@ class ImageClassifier(nn.Module):
         stem, asked = image_of(arch.stem), question_of(arch.stem)
         super().__init__()
         self.arch = arch
-        inner = stage_archs(arch, stem)
-        self.stem = Patches(stem, arch.d_model, make_norm(inner[0]) if stem.stem_norm else None)
+        self.stem = Patches(stem, arch.d_model)
         self.projector = None if asked is None else ProjectorModule(asked.projector, stem, arch.d_model)
         self.words = None if asked is None else nn.Embedding(asked.question.words, arch.d_model)
         learned = arch.positions == "learned"
         self.positions = nn.Embedding(arch.max_tokens, arch.d_model) if learned else make_tables(arch)
         self.image_norm = make_norm(arch) if arch.crosses else None
-        widths = [*(stage.d_model for stage in inner), arch.d_model]
-        self.stages = nn.ModuleDict({str(i): ImageStage(stage, widths[i + 1]) for i, stage in enumerate(inner)})
-        self.layers = nn.ModuleDict({str(i): ImageLayer(arch, stem, layer, i) for i, layer in enumerate(arch.layers)})
+        self.layers = nn.ModuleDict({str(i): ImageLayer(arch, stem, layer) for i, layer in enumerate(arch.layers)})
         self.norm = make_norm(arch)
         self.head = nn.Linear(arch.d_model, arch.outputs)
 
@@ -124,8 +99,6 @@ class ImageClassifier(nn.Module):
         if self.image_norm is not None:  # only the words pass through the layers
             image_BSD, x_BTD = x_BTD.split([self.arch.image_tokens, self.arch.request_tokens], dim=1)
             image_BSD = self.image_norm(image_BSD)
-        for stage in self.stages.values():
-            x_BTD = stage(x_BTD)
         x_BTD = through(self.layers, self.positions, x_BTD, image_BSD)
         if self.arch.head.pooling in ("first", "last"):
             place = 0 if self.arch.head.pooling == "first" else -1
@@ -143,8 +116,7 @@ def initialise(model: ImageClassifier, *, seed: int) -> ImageClassifier:
 
 
 def _deviation(name: str) -> float | None:
-    small = name.startswith(("stem.prefix", "positions", "head", "words")) or ".positions." in name
-    return 0.02 if small else None
+    return 0.02 if name.startswith(("stem.prefix", "positions", "head", "words")) else None
 
 
 MODULE = ImageClassifier

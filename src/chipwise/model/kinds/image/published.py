@@ -17,10 +17,10 @@ from chipwise.model.arch.layer import Layer
 from chipwise.model.arch.mixers import Attention
 from chipwise.model.kinds.form import Form
 from chipwise.model.kinds.image import lower_published, weights
+from chipwise.model.kinds.image.distances.spec import bias_rows
 from chipwise.model.kinds.image.form import same_patches, sketch
 from chipwise.model.kinds.image.gives import as_run
 from chipwise.model.kinds.image.stem import ImageStem
-from chipwise.model.kinds.image.windows.spec import bias_rows
 from chipwise.model.kinds.question.projector.spec import Projector, projector_of
 
 _FREE = {
@@ -90,7 +90,7 @@ def _layer_departures(layer: Layer, stem: ImageStem) -> Iterator[str]:
         yield f"blocks without norms are not built {_WHERE}"
     block = layer.attention
     if isinstance(block, Attention):
-        if block.relative_buckets not in (0, bias_rows(stem, block.square)):
+        if block.relative_buckets not in (0, bias_rows(stem)):
             yield f"attention.relative_buckets = {block.relative_buckets} is not one bias for each distance"
         if block.head_size % 8:
             yield f"heads of {block.head_size} values, no multiple of 8, are not built"

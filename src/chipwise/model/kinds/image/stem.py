@@ -130,9 +130,9 @@ class ImageStem(Stem):
         """One layer of each stage."""
         return tuple(Layer(attention=stage.attention, ffn=stage.ffn) for stage in self.stages)
 
-    def own_biases(self, square: int | None, buckets: int) -> int:
-        """One for each pair of positions of the image or window, minus the table's rows."""
-        return int((square**2 if square is not None else self.tokens) ** 2) - buckets
+    def own_biases(self, buckets: int) -> int:
+        """One for each pair of positions of the image, in place of the table's."""
+        return self.tokens**2 - buckets
 
     @property
     def request_tokens(self) -> int:
@@ -149,10 +149,6 @@ class ImageStem(Stem):
         """Patches on each side of the grid; 0 for signals, and if positions precede the patches."""
         return self.grid if self.axes == 2 and not self.prefix_tokens else 0
 
-    def first_width(self, d_model: int) -> int:
-        """Width of the patches: the first stage's, or the model's without stages."""
-        return self.stages[0].d_model if self.stages else d_model
-
     def conv_shapes(self) -> tuple[tuple[int, int], ...]:
         """Input and output channels of each convolution."""
         return tuple(zip((self.channels, *self.convs), self.convs, strict=False))
@@ -168,8 +164,8 @@ class ImageStem(Stem):
         """
         convs = sum((self.taps * into + 1) * out for into, out in self.conv_shapes())
         vectors = self.prefix_tokens + self.mask_token + self.bias
-        total = convs + (self.values + vectors + 2 * self.stem_norm) * self.first_width(d_model)
         widths = [*(stage.d_model for stage in self.stages), d_model]
+        total = convs + (self.values + vectors + 2 * self.stem_norm) * widths[0]
         for stage, width in zip(self.stages, widths[1:], strict=True):
             each = stage.attention.parameters(stage.d_model) + stage.ffn.parameters(stage.d_model) + 4 * stage.d_model
             total += stage.depth * each + stage.merge_parameters(width)

@@ -4,24 +4,20 @@ from __future__ import annotations
 
 from chipwise.model.arch.arch import ArchSpec
 from chipwise.model.arch.ends import Classes, Pooler
-from chipwise.model.blocks.weights import Shapes, feed_forward, layer_shapes, linear, norm
-from chipwise.model.kinds.image.pyramid import stage_archs
+from chipwise.model.blocks.weights import Shapes, feed_forward, linear, norm
 from chipwise.model.kinds.image.stem import CONV_EDGE, ImageStem
 from chipwise.model.kinds.question.projector.spec import projector_of
 from chipwise.model.kinds.question.question import image_of, question_of
 
 
 def stem(arch: ArchSpec) -> Shapes:
-    """Convolutions, patch matrix, class token, positions, and stages before the model's layers."""
+    """Convolutions, the matrix of patches, and what is added to them."""
     d = arch.d_model
     given, asked = image_of(arch.stem), question_of(arch.stem)
     for i, (into, out) in enumerate(given.conv_shapes()):
         yield f"stem.convs.{i}.weight", (out, into, *([CONV_EDGE] * given.axes))
         yield f"stem.convs.{i}.bias", (out,)
-    yield from linear("stem.projection", given.first_width(d), given.values, bias=given.bias)
-    inner = stage_archs(arch, given)
-    if given.stem_norm:
-        yield from norm(inner[0], "stem.norm")
+    yield from linear("stem.projection", d, given.values, bias=given.bias)
     if given.prefix_tokens:
         yield "stem.prefix.weight", (given.prefix_tokens, d)
     if asked is not None:
@@ -32,14 +28,6 @@ def stem(arch: ArchSpec) -> Shapes:
         yield "positions.weight", (arch.max_tokens, d)
     if arch.crosses:
         yield from norm(arch, "image_norm")
-    for i, stage in enumerate(inner):
-        yield from layer_shapes(stage, f"stages.{i}.")
-        width = 4 * stage.d_model
-        yield f"stages.{i}.norm.weight", (width,)
-        if arch.norm_bias:
-            yield f"stages.{i}.norm.bias", (width,)
-        following = inner[i + 1].d_model if i + 1 < len(inner) else d
-        yield f"stages.{i}.merge.weight", (following, width)
 
 
 def classes(arch: ArchSpec) -> Shapes:

@@ -5,8 +5,6 @@ from __future__ import annotations
 import numpy as np
 from onnx import TensorProto
 
-from chipwise.model.arch.mixers import Attention
-from chipwise.model.blocks.attention.onnx_encoder import add_heads
 from chipwise.model.blocks.nodes import Nodes, Stream
 from chipwise.model.kinds.sentence.stem import SentenceStem
 
@@ -22,10 +20,6 @@ def _stem(s: Stream) -> None:
     shape = (arch.max_tokens, arch.d_model)
     rows = graph.store("positions.weight", lambda: graph.weight("positions.weight", shape))
     s.x = graph.node("Add", [x, rows], "stem.positions")
-
-
-def _attend(s: Stream, layer: int, block: Attention, x: str, key: str, last: bool) -> str:
-    return add_heads(s.graph, block, layer=layer, x=x, d_model=s.arch.d_model, mask=None)
 
 
 def _head(s: Stream) -> None:
@@ -44,7 +38,6 @@ def _metadata(s: Stream) -> dict[str, object]:
 
 NODES = Nodes(
     stem=_stem,
-    attend=_attend,
     head=_head,
     metadata=_metadata,
     logits="last",

@@ -1,10 +1,8 @@
-"""Operators of a text classifier: table, matrix and positions, attention, mean pooling and classes."""
+"""Operators of a classifier of texts: table, matrix and positions, mean and classes."""
 
 from __future__ import annotations
 
-from chipwise.model.arch.mixers import Attention
-from chipwise.model.blocks.attention.lower import lower_encoder
-from chipwise.model.blocks.lowering import Named, Operators, Pass
+from chipwise.model.blocks.lowering import Operators, Pass
 from chipwise.model.kinds.sentence.stem import SentenceStem
 from chipwise.model.ops.elementwise import Elementwise
 from chipwise.model.ops.embedding import EmbeddingOp
@@ -21,10 +19,6 @@ def _stem(at: Pass) -> None:
     at.put("stem", [("positions", Elementwise(function="add", elements=at.rows * d, inputs=2))])
 
 
-def _attend(at: Pass, layer: int, block: Attention, weights: str, last: bool) -> Named:
-    return lower_encoder(block, d_model=at.arch.d_model, weights=weights, rows=at.rows, tokens=at.tokens)
-
-
 def _head(at: Pass) -> None:
     d = at.arch.d_model
     at.put_norm("norm")
@@ -32,4 +26,4 @@ def _head(at: Pass) -> None:
     at.put("head", [("logits", Matmul(m=at.batch, k=d, n=at.arch.outputs, weights=at.head, bias=True))])
 
 
-OPERATORS = Operators(stem=_stem, attend=_attend, head=_head)
+OPERATORS = Operators(stem=_stem, head=_head)

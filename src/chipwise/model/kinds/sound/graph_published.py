@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from chipwise.model.blocks.attention.onnx_encoder import with_key_biases
 from chipwise.model.blocks.nodes import Nodes, Stream
-from chipwise.model.kinds.sound.graph import attend
 from chipwise.model.kinds.sound.hearing.onnx import add_sound
 from chipwise.model.kinds.sound.stem import Ctc, SoundStem
 
@@ -39,4 +38,4 @@ def _metadata(s: Stream) -> dict[str, object]:
     return {"encodes": "characters" if ctc else "sound", "kv": [], **known}
 
 
-NODES = Nodes(stem=_stem, attend=attend, head=_head, metadata=_metadata, logits="all", weights=with_key_biases)
+NODES = Nodes(stem=_stem, head=_head, metadata=_metadata, logits="all", weights=with_key_biases)

@@ -1,10 +1,8 @@
-"""Operators of audio models outside their layers, and of attention over a sound."""
+"""Operators of models that hear before and behind their layers."""
 
 from __future__ import annotations
 
-from chipwise.model.arch.mixers import Attention
-from chipwise.model.blocks.attention.lower import lower_encoder
-from chipwise.model.blocks.lowering import Named, Operators, Pass
+from chipwise.model.blocks.lowering import Operators, Pass
 from chipwise.model.kinds.sound.frames.lower import lower_frames
 from chipwise.model.kinds.sound.hearing.lower import lower_sound
 from chipwise.model.kinds.sound.stem import Ctc, SoundStem
@@ -21,12 +19,6 @@ def _sound(at: Pass) -> None:
     at.put("stem", lower_sound(at.arch, at.arch.stem_as(SoundStem), weights=at.head, batch=at.batch))
 
 
-def _attend(at: Pass, layer: int, block: Attention, weights: str, last: bool) -> Named:
-    """The operators of attention over all positions, or within chunks."""
-    sizes = {"rows": at.rows, "tokens": block.chunk or at.tokens}
-    return lower_encoder(block, d_model=at.arch.d_model, weights=weights, **sizes)
-
-
 def _characters(at: Pass) -> None:
     at.put_end()
     if isinstance(at.arch.head, Ctc):
@@ -34,5 +26,5 @@ def _characters(at: Pass) -> None:
         at.put("head", [("logits", head)])
 
 
-OPERATORS = Operators(stem=_frames, attend=_attend, head=_characters)
-PUBLISHED = Operators(stem=_sound, attend=_attend, head=_characters)
+OPERATORS = Operators(stem=_frames, head=_characters)
+PUBLISHED = Operators(stem=_sound, head=_characters)

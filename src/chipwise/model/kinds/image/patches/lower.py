@@ -12,7 +12,7 @@ from chipwise.model.ops.pool import PoolOp
 
 def lower_patches(arch: ArchSpec, stem: ImageStem, *, weights: str, batch: int) -> list[tuple[str, Op]]:
     """The operators from ``batch`` images to the residual stream. Biases, class token and positions are one table."""
-    d, patches = stem.first_width(arch.d_model), batch * stem.first_grid**stem.axes
+    d, patches = arch.d_model, batch * stem.patches
     rows = patches + batch * stem.prefix_tokens
     ops: list[tuple[str, Op]] = []
     for i, ((into, out), area) in enumerate(zip(stem.conv_shapes(), stem.areas[1:], strict=True)):

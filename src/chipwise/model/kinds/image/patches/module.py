@@ -13,15 +13,14 @@ from chipwise.model.nn.precision import compute_format
 class Patches(nn.Module):
     """Cuts an image into patches, projects them, and puts the class token before them. The model adds positions."""
 
-    def __init__(self, stem: ImageStem, d_model: int, norm: nn.Module | None = None) -> None:
+    def __init__(self, stem: ImageStem, d_model: int) -> None:
         super().__init__()
         self.stem = stem
-        self.norm = norm  # a norm of the patches, or None
         conv = nn.Conv2d if stem.axes == 2 else nn.Conv1d
         self.convs = nn.ModuleList(
             conv(into, out, CONV_EDGE, stride=CONV_STRIDE, padding=CONV_EDGE // 2) for into, out in stem.conv_shapes()
         )
-        self.projection = nn.Linear(stem.values, stem.first_width(d_model), bias=stem.bias)
+        self.projection = nn.Linear(stem.values, d_model, bias=stem.bias)
         self.prefix = nn.Embedding(stem.prefix_tokens, d_model) if stem.prefix_tokens else None
 
     def forward(self, image_BCYX: Tensor) -> Tensor:
@@ -30,8 +29,6 @@ class Patches(nn.Module):
         for conv in self.convs:
             x = F.gelu(conv(x))
         x_BTD = self.projection(cut_patches(x, self.stem.edge))
-        if self.norm is not None:
-            x_BTD = self.norm(x_BTD)
         if self.prefix is not None:
             prefix = self.prefix.weight.to(x_BTD.dtype).expand(len(x_BTD), -1, -1)
             x_BTD = torch.cat((prefix, x_BTD), dim=1)

@@ -35,19 +35,19 @@ def add_patches(graph: GraphBuilder, arch: ArchSpec, stem: ImageStem) -> str:
         x = graph.node("Gelu", [x], f"stem.activations.{i}", domain=MICROSOFT)
     channels = stem.values // stem.edge**axes
     if stem.edge == 1:
-        x = reshaped(graph, x, [0, channels, stem.first_grid**axes], "stem.rows")
+        x = reshaped(graph, x, [0, channels, stem.patches], "stem.rows")
         x = graph.node("Transpose", [x], "stem.patches", perm=[0, 2, 1])
     else:
-        x = reshaped(graph, x, [0, channels, *([stem.first_grid, stem.edge] * axes)], "stem.rows")
+        x = reshaped(graph, x, [0, channels, *([stem.grid, stem.edge] * axes)], "stem.rows")
         x = graph.node("Transpose", [x], "stem.cut", perm=[0, 2, 4, 1, 3, 5] if axes == 2 else [0, 2, 1, 3])
-        x = reshaped(graph, x, [0, stem.first_grid**axes, stem.values], "stem.patches")
+        x = reshaped(graph, x, [0, stem.patches, stem.values], "stem.patches")
     x = graph.projection(
         "stem.projected",
         x,
         parts=["stem.projection"],
         key="stem.projection",
         k=stem.values,
-        widths=[stem.first_width(d)],
+        widths=[d],
     )
     if stem.prefix_tokens:
         room = graph.store("stem.room", lambda: np.array([0, stem.prefix_tokens, 0, 0, 0, 0], np.int64))
@@ -59,7 +59,7 @@ def add_patches(graph: GraphBuilder, arch: ArchSpec, stem: ImageStem) -> str:
 
 def _table(graph: GraphBuilder, arch: ArchSpec, stem: ImageStem) -> AnyArray:
     """The table that is added to the padded patches: (T, D), or (1, D) if all rows are equal."""
-    width = stem.first_width(arch.d_model)
+    width = arch.d_model
     if arch.positions == "learned":
         table = graph.weight("positions.weight", (arch.max_tokens, width)).copy()
         if spare := stem.tokens - arch.max_tokens:  # registers after the class token have no positions

@@ -6,8 +6,6 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from chipwise.model.kinds.image.stem import ImageStem
-from chipwise.model.kinds.image.windows.module import into_squares
-from chipwise.model.kinds.image.windows.spec import Squares
 from chipwise.model.kinds.question.projector.spec import Projector
 
 
@@ -25,10 +23,11 @@ class ProjectorModule(nn.Module):
         pool, join = self.projector.pool, self.projector.join
         x = x_BPD
         if pool * join > 1:
-            batch = len(x)
-            x = into_squares(x, Squares(grid=self.grid, side=pool * join))  # (B · T, square, D)
-            x = x.mean(1) if pool > 1 else x.reshape(len(x), -1)
-            x = x.view(batch, -1, x.shape[-1])
+            batch, _, width = x.shape
+            side, count = pool * join, self.grid // (pool * join)
+            x = x.view(batch, count, side, count, side, width).transpose(2, 3)
+            x = x.reshape(batch, count**2, side**2, width)
+            x = x.mean(2) if pool > 1 else x.flatten(2)
         for i, matrix in enumerate(self.matrices):
             x = matrix(x if i == 0 else F.gelu(x))
         return x

@@ -10,8 +10,6 @@ from chipwise.model.arch.arch import ArchSpec
 from chipwise.model.blocks.norm.onnx import add_norm
 from chipwise.model.blocks.onnx_graph import MICROSOFT, GraphBuilder, reshaped
 from chipwise.model.kinds.image.stem import ImageStem
-from chipwise.model.kinds.image.windows.onnx import add_into_squares
-from chipwise.model.kinds.image.windows.spec import Squares
 from chipwise.model.kinds.question.projector.spec import Projector
 
 
@@ -28,8 +26,10 @@ def add_projector(
     if norm is not None and normed and not projector.norm_joined:
         x, _ = add_norm(graph, norm, "projector.norm", "projector.norm", x, None)
     if square > 1:
-        squares = Squares(grid=stem.grid, side=square)
-        x = add_into_squares(graph, x, place="projector.squares", squares=squares, width=d_model)
+        count = stem.grid // square
+        x = reshaped(graph, x, [-1, count, square, count, square, d_model], "projector.squares.cut")
+        x = graph.node("Transpose", [x], "projector.squares.turned", perm=[0, 1, 3, 2, 4, 5])
+        x = reshaped(graph, x, [-1, square**2, d_model], "projector.squares")
         if projector.pool > 1:
             axis = graph.store("one", lambda: np.array([1], np.int64))
             x = graph.node("ReduceMean", [x, axis], "projector.mean", keepdims=0)

@@ -1,0 +1,87 @@
+"""DeiT classifiers in Hugging Face folders: the names of their weights.
+
+References:
+    Names on disk: ``DeiTForImageClassification`` of transformers, of version 4 (as published checkpoints have) and 5.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+import numpy as np
+
+from chipwise.core.arrays import Float32Array
+from chipwise.model.arch.arch import ArchSpec
+from chipwise.model.walk.weights import weight_shapes
+
+_OUTSIDE = {
+    "embeddings.patch_embeddings.projection": "stem.projection",
+    "layernorm": "norm",
+    "classifier": "head",
+}
+_BLOCKS = {
+    "layernorm_before": "attention_norm",
+    "attention.self.query": "attention.q",
+    "attention.self.key": "attention.k",
+    "attention.self.value": "attention.v",
+    "attention.output.dense": "attention.out",
+    "layernorm_after": "ffn_norm",
+    "intermediate.dense": "ffn.up",
+    "output.dense": "ffn.down",
+}
+_NEWER = {  # names of version 5 as those of version 4
+    "attention.q_proj": "attention.self.query",
+    "attention.k_proj": "attention.self.key",
+    "attention.v_proj": "attention.self.value",
+    "attention.o_proj": "attention.output.dense",
+    "mlp.fc1": "intermediate.dense",
+    "mlp.fc2": "output.dense",
+}
+_DEIT = re.compile(r"(?:encoder\.layer|layers)\.(\d+)\.(.+)")
+
+
+def from_deit(arch: ArchSpec, tensors: Mapping[str, Float32Array]) -> dict[str, Float32Array]:
+    """A DeiT checkpoint's weights by our names: its two tokens are rows of one table; other names are kept."""
+    found: dict[str, Float32Array] = {}
+    tokens = {}
+    for full, value in tensors.items():
+        name = full.removeprefix("deit.")
+        if name in ("embeddings.cls_token", "embeddings.distillation_token"):
+            tokens[name] = value.reshape(-1, arch.d_model)
+        elif name == "embeddings.position_embeddings":
+            found["positions.weight"] = value.reshape(-1, arch.d_model)
+        else:
+            ours = _deit_name(name)
+            found[ours or full] = _flat(arch, ours, value)
+    if len(tokens) == 2:
+        found["stem.prefix.weight"] = np.concatenate(
+            [tokens[name] for name in sorted(tokens)]
+        )  # cls before distillation
+    return found
+
+
+def _deit_name(name: str) -> str | None:
+    if (outside := _outside(name)) is not None:
+        return outside
+    if (parts := _DEIT.fullmatch(name)) is None:
+        return None
+    inside = _block(parts[2].replace("attention.attention.", "attention.self."))
+    return None if inside is None else f"layers.{parts[1]}.{inside}"
+
+
+def _outside(name: str) -> str | None:
+    place, _, kind = name.rpartition(".")
+    return f"{_OUTSIDE[place]}.{kind}" if place in _OUTSIDE else None
+
+
+def _block(name: str) -> str | None:
+    place, _, kind = name.rpartition(".")
+    place = _NEWER.get(place, place)
+    return f"{_BLOCKS[place]}.{kind}" if place in _BLOCKS else None
+
+
+def _flat(arch: ArchSpec, name: str | None, value: Float32Array) -> Float32Array:
+    """The convolution of patches as a matrix; any other weight as it is."""
+    shape = weight_shapes(arch)["stem.projection.weight"]
+    return value.reshape(shape) if name == "stem.projection.weight" and value.size == np.prod(shape) else value

@@ -1,1 +1,0 @@
-"""Attention over the positions of an image or within windows of patches, with relative position biases."""
