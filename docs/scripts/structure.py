@@ -58,16 +58,16 @@ SKIPPED = {tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tok
 SUITES = "testing"  # the folder whose asserts are the checks of suites; elsewhere they narrow a type
 # None may rise above these; they are lowered as the code gets simpler.
 LIMITS = {
-    "lines of code": 72_650,
+    "lines of code": 71_900,
     "longest file": 805,
     "longest function": 121,
     "imports inside functions": 66,
     "branches on kind": 31,
     "files with branches on kind": 18,
-    "mentions of Any": 357,
-    "asserts outside the suites": 33,
+    "mentions of Any": 353,
+    "asserts outside the suites": 32,
     "casts": 7,
-    "type: ignore": 57,
+    "type: ignore": 54,
     "functions of more than 15 parameters": 0,
     "top folders and files": 12,
 }
