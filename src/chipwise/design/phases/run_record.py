@@ -29,7 +29,7 @@ from chipwise.hardware.detect import detect
 from chipwise.hardware.device import MachineProfile
 from chipwise.model.space.designs import summary
 from chipwise.model.space.search_space import SearchSpace
-from chipwise.predict.cost.model import CostEstimate, OpCost
+from chipwise.predict.cost.model import Predicted
 
 Factor = Callable[[Candidate], float]  # factor on a candidate's bits per byte
 
@@ -51,8 +51,6 @@ def make_record(
     profile = MachineProfile.load(folder.profile) if folder.profile.exists() else None
     factor = penalty_factor(spec, others.predict)
     front = _front(spec, items, factor)
-    chosen = next((item for item in items if item.number == winner), None)
-    cost = target.estimate(chosen.design) if target is not None and chosen is not None else None
     screened = memory.record("screened")
     samples = memory.record("samples")
     said = samples.records("continuations") or memory.records("continuations")
@@ -86,13 +84,7 @@ def make_record(
         knee=knee,
         front=tuple(item.number for item in front),
         promised_measured=tuple(_promises(items)),
-        operators={} if cost is None else {"prefill": _operators(cost.prefill), "decode": _operators(cost.decode)},
-        roofs=()
-        if profile is None
-        else tuple(rec.Roof(name=n, bandwidth_bytes_per_s=v) for n, v in profile.roofs.items()),
-        peaks=() if profile is None else tuple(rec.Peak(dtype=n, flops_per_s=v) for n, v in profile.peaks.items()),
         launch_overhead_s=None if profile is None else profile.terms.get("elementwise.mul", {}).get("node"),
-        memory=() if cost is None or chosen is None else _memory(cost, chosen),
         history=tuple(_history(spec, items, factor)),
         answer=answer,
         tasks=tuple(_tasks(spec, items, memory.record("bars").data)),
@@ -190,10 +182,10 @@ def _trial(spec: RunSpec, item: Candidate, others: OtherDevices) -> rec.Trial:
     )
 
 
-def intervals_of(noted: Mapping[str, Sequence[float | None]]) -> dict[str, rec.Interval]:
+def intervals_of(noted: Mapping[str, Sequence[float | None]]) -> dict[str, Predicted]:
     """Stored predictions in the record's form: a value and its bounds by metric."""
     return {
-        metric: rec.Interval(value=value, low=low, high=high)
+        metric: Predicted(value=value, low=low, high=high)
         for metric, (value, low, high) in noted.items()
         if value is not None
     }
@@ -313,26 +305,6 @@ def _promises(items: list[Candidate]) -> list[rec.Promise]:
         for metric, bounds in item.notes.predicted.items()
         if metric in item.measured and bounds[0] is not None
     ]
-
-
-def _operators(costs: tuple[OpCost, ...]) -> tuple[rec.Operator, ...]:
-    return tuple(
-        rec.Operator(
-            place=item.place,
-            kind=item.kind,
-            flops=float(item.work.flops),
-            bytes=float(item.work.bytes),
-            predicted_s=item.latency_s,
-            bound=item.bound.value,
-        )
-        for item in costs
-    )
-
-
-def _memory(cost: CostEstimate, item: Candidate) -> tuple[rec.MemoryPart, ...]:
-    if cost.profile is None:  # an estimate from a data sheet
-        return ()
-    return tuple(rec.MemoryPart(trial=item.number, kind=kind, bytes=size) for kind, size in cost.memory_bytes.items())
 
 
 def _cloud(rows: list[list[float]]) -> rec.Cloud:

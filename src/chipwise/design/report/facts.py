@@ -442,27 +442,19 @@ def per_thousand(record: RunRecord) -> dict[str, str]:
         elif first.value is not None and each.value is not None and first.source == each.source:
             per_1000_s = 1000 / throughput(first.value, each.value, request.new_tokens, request.batch)
             seconds = f"{words.quantity(per_1000_s, 'time')} (from {first.source} P50, prompts included)"
-    cost = record.per_thousand
-    energy, price = cost.energy_j, cost.price_usd
-    sources = [f" ({cost.source})" if cost.source else ""] * 2
-    if trial is not None and (known := value(record, trial, "joules_per_token")).value is not None:
-        energy, metered = 1000 * known.value, known.source == "measured"
+    energy = price = words.UNKNOWN
+    if trial is not None and (joules := value(record, trial, "joules_per_token")).value is not None:
         board = "what the data sheet states of power" if record.target.title else "the power that the run's file states"
-        sources[0] = " (measured)" if metered else f" (expected, at {board})"
-    if trial is not None and (known := value(record, trial, "usd_per_1k_tokens")).value is not None:
-        price, sources[1] = known.value, f" (from {known.source} P50, at the price that the run's file states)"
-    return {
-        "time": seconds,
-        "energy": words.quantity(energy, "energy") + (sources[0] if energy is not None else ""),
-        "price": (_prices(record, trial) or words.quantity(price, "token_price"))
-        + (sources[1] if price is not None else ""),
-    }
+        how = "measured" if joules.source == "measured" else f"expected, at {board}"
+        energy = f"{words.quantity(1000 * joules.value, 'energy')} ({how})"
+    if trial is not None and (usd := value(record, trial, "usd_per_1k_tokens")).value is not None:
+        each_usd = _prices(record, trial) or words.quantity(usd.value, "token_price")
+        price = f"{each_usd} (from {usd.source} P50, at the price that the run's file states)"
+    return {"time": seconds, "energy": energy, "price": price}
 
 
-def _prices(record: RunRecord, trial: Trial | None) -> str:
+def _prices(record: RunRecord, trial: Trial) -> str:
     """Dollars per million input and output tokens, where the trial's price and times are known."""
-    if trial is None:
-        return ""
     request = record.workload
     usd, first, each = (value(record, trial, name) for name in ("usd_per_1k_tokens", "ttft_p50", "tpot_p50"))
     if usd.value is None or first.value is None or each.value is None or not usd.source == first.source == each.source:

@@ -7,13 +7,12 @@ a run that stopped half way makes a record too.
 from __future__ import annotations
 
 import dataclasses
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, Literal
 
-from chipwise.core.fields import later, losses_renamed
+from chipwise.core.fields import convert, later, losses_renamed
 from chipwise.core.files import build, read_json, write_json
 from chipwise.core.results import Result
 from chipwise.design.limits import Constraint, Objective
@@ -21,21 +20,13 @@ from chipwise.design.report import words
 from chipwise.design.report.words import Words
 from chipwise.errors import SpecError
 from chipwise.model.ops.workload import Workload
+from chipwise.predict.cost.model import Predicted
 from chipwise.training.tasks.protocol import task_named
 
 SCHEMA: Final = "chipwise.run/1"
 State = Literal["priced", "trained", "measured", "failed", "pruned"]
 Role = Literal["candidate", "winner", "baseline", "original"]
-How = Literal["predicted", "measured"]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Interval:
-    """A prediction with the ends of its 90 % interval; None if no interval was validated."""
-
-    value: float
-    low: float | None
-    high: float | None
+_GONE = {"operators", "roofs", "peaks", "memory", "per_thousand"}  # of older records: nothing shows them
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -194,8 +185,8 @@ class Trial:
     test_loss: float | None = None  # loss on the test text, which selected nothing, by the exported artefact
     train_cpu_s: float | None = None
     curve: tuple[CurvePoint, ...] = ()
-    predicted: dict[str, Interval] = field(default_factory=dict)  # written once, before anything of it was measured
-    believed_now: dict[str, Interval] = field(default_factory=dict)  # by the cost model after all measurements
+    predicted: dict[str, Predicted] = field(default_factory=dict)  # written once, before anything of it was measured
+    believed_now: dict[str, Predicted] = field(default_factory=dict)  # by the cost model after all measurements
     measured: dict[str, float] | None = None
     measured_bounds: dict[str, tuple[float | None, float | None]] = field(default_factory=dict)  # 95 % intervals
     tasks: dict[str, TaskScore] = field(default_factory=dict)  # by the task's name
@@ -231,54 +222,6 @@ class Promise:
     low: float | None = None
     high: float | None = None
     measured: float | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Operator:
-    """One operator of the winner's pass: its work, predicted time and bound."""
-
-    place: str
-    kind: str
-    flops: float
-    bytes: float
-    predicted_s: float
-    bound: str  # compute, memory or launch
-    measured_s: float | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Roof:
-    """A memory level's bandwidth, as calibrated."""
-
-    name: str
-    bandwidth_bytes_per_s: float
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Peak:
-    """Highest FLOP rate reached in a number format, as calibrated."""
-
-    dtype: str
-    flops_per_s: float
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MemoryPart:
-    """One kind of memory (weights, KV cache, activations, runtime) of one trial's serving process."""
-
-    trial: int
-    kind: str
-    bytes: float
-    how: How = "predicted"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PerThousand:
-    """Costs of 1,000 generated tokens of the winner, where measured or priced."""
-
-    energy_j: float | None = None
-    price_usd: float | None = None
-    source: str | None = None  # of these numbers
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -359,7 +302,7 @@ class ByLaw:
 
     source: str  # of the law
     tokens: float  # that every design would be trained on
-    change: Interval | None = None  # nats per token: the winner's expected loss less the reference design's
+    change: Predicted | None = None  # nats per token: the winner's expected loss less the reference design's
     notes: tuple[str, ...] = ()  # what lies outside the law's trainings
     plan: str | None = None  # of the winner's training, in a line
 
@@ -402,12 +345,7 @@ class RunRecord(Result):
     knee: int | None = None
     front: tuple[int, ...] = ()
     promised_measured: tuple[Promise, ...] = ()
-    operators: dict[str, tuple[Operator, ...]] = field(default_factory=dict)  # phase -> the winner's, in order
-    roofs: tuple[Roof, ...] = ()
-    peaks: tuple[Peak, ...] = ()
     launch_overhead_s: float | None = None
-    memory: tuple[MemoryPart, ...] = ()
-    per_thousand: PerThousand = field(default_factory=PerThousand)
     history: tuple[HistoryPoint, ...] = ()
     answer: Answer = field(default_factory=Answer)
     tasks: tuple[TaskSummary, ...] = ()
@@ -425,19 +363,16 @@ class RunRecord(Result):
         numbers = [trial.number for trial in self.trials]
         if len(numbers) != len(set(numbers)):
             raise SpecError("two trials have the same number", field="trials")
-        for name in ("winner", "baseline", "knee"):
-            number = getattr(self, name)
-            if number is not None and number not in numbers:
-                raise SpecError(f"there is no trial {number}", field=name)
-        if self.start is not None and self.start.original not in numbers:
-            raise SpecError(f"there is no trial {self.start.original}", field="start.original")
         for name, used in (
+            ("winner", (self.winner,)),
+            ("baseline", (self.baseline,)),
+            ("knee", (self.knee,)),
+            ("start.original", (None if self.start is None else self.start.original,)),
             ("front", self.front),
             ("promised_measured", tuple(item.trial for item in self.promised_measured)),
-            ("memory", tuple(item.trial for item in self.memory)),
         ):
             for number in used:
-                if number not in numbers:
+                if number is not None and number not in numbers:
                     raise SpecError(f"there is no trial {number}", field=name)
 
     def headline(self) -> str:
@@ -485,9 +420,8 @@ class RunRecord(Result):
         Raises:
             SpecError: A number is NaN or infinite; what is unknown is None.
         """
-        plain: dict[str, object] = {"schema": self.schema, **dataclasses.asdict(self)}
-        _refuse_not_finite(plain, "")
-        return plain
+        plain = {"schema": self.schema, **dataclasses.asdict(self)}
+        return {name: convert(object, value, name) for name, value in plain.items()}
 
     @classmethod
     def from_plain(cls, data: object, *, file: str | None = None) -> RunRecord:
@@ -503,15 +437,11 @@ class RunRecord(Result):
                 file=file,
                 field="schema",
             )
-        try:
-            _refuse_not_finite(data, "")
-        except SpecError as error:
-            raise error.inside(file=file) from None
         return build(cls, _today(data), file=file)
 
 
 def _today(data: object) -> object:
-    """A stored record with current names of losses; malformed records are left to :func:`build`."""
+    """A stored record with current names of losses, without what is gone; :func:`build` refuses malformed ones."""
     if not isinstance(data, Mapping):
         return data
 
@@ -524,7 +454,8 @@ def _today(data: object) -> object:
         return found
 
     lists = {name: data.get(name) for name in ("trials", "history")}
-    return {**data, **{name: [renamed(i) for i in held] for name, held in lists.items() if isinstance(held, list)}}
+    kept = {name: value for name, value in data.items() if name not in _GONE}
+    return {**kept, **{name: [renamed(i) for i in held] for name, held in lists.items() if isinstance(held, list)}}
 
 
 def save(record: RunRecord, path: str | Path) -> None:
@@ -539,14 +470,3 @@ def load(path: str | Path) -> RunRecord:
         SpecError: No such file, not JSON, or not a record.
     """
     return RunRecord.from_plain(read_json(path), file=str(path))
-
-
-def _refuse_not_finite(value: object, where: str) -> None:
-    if isinstance(value, float) and not math.isfinite(value):
-        raise SpecError("must be a finite number, or null where it is not known", field=where)
-    if isinstance(value, Mapping):
-        for key, item in value.items():
-            _refuse_not_finite(item, f"{where}.{key}" if where else str(key))
-    elif isinstance(value, list | tuple):
-        for i, item in enumerate(value):
-            _refuse_not_finite(item, f"{where}[{i}]")

@@ -22,7 +22,6 @@ from chipwise.design.targets.chance import Bounds, tightened
 from chipwise.errors import MeasurementError
 from chipwise.model.arch.design import Design
 from chipwise.model.space.search_space import Rows, SearchSpace
-from chipwise.predict.cost.model import CostEstimate
 
 SPREAD_DESIGNS = 16  # designs of the space from which the width of intervals is read
 
@@ -83,10 +82,6 @@ class Target(Protocol):
 
     def learn(self, measured: Iterable[tuple[Design, Mapping[str, float]]]) -> None:
         """Learns from all measurements of the run so far; replaces earlier corrections."""
-        ...
-
-    def estimate(self, design: Design) -> CostEstimate:
-        """The estimate of a design, operator by operator."""
         ...
 
     def measure(self, design: Design, folder: Path) -> Measurement:

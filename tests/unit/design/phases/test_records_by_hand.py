@@ -22,8 +22,7 @@ from chipwise.design.strategies.pareto import hypervolume
 from chipwise.design.strategies.study import Trial
 from chipwise.errors import MeasurementError, SpecError
 from chipwise.model.arch.arch import uniform
-from chipwise.model.ops.work import Work
-from chipwise.predict.cost.model import Bound, OpCost, Predicted
+from chipwise.predict.cost.model import Predicted
 from chipwise.training.laws.laws import published_quality
 
 ROW = SPACE.sample(1, np.random.default_rng(0))[0]
@@ -85,7 +84,7 @@ def test_a_trial_in_the_record() -> None:
         (1.0, 10, 5.0, 4.5),
         (0.0, 0, 3.0, None),
     ]
-    assert found.predicted["tpot_p50"] == rec.Interval(value=100e-6, low=90e-6, high=110e-6)
+    assert found.predicted["tpot_p50"] == Predicted(value=100e-6, low=90e-6, high=110e-6)
     assert found.feasible  # 200 of 300 µs
     assert found.chances["there"] == 0.5
     assert 0.5 < found.chances["tpot_p99"] <= 1.0
@@ -114,13 +113,7 @@ def test_scores_on_tasks() -> None:
     assert (found.classes, found.bar.value) == (("c",), 0.5)
 
 
-def test_operators_and_notes_of_a_record() -> None:
-    cost = OpCost(
-        place="a", kind="matmul", latency_s=2.0, bound=Bound.MEMORY, work=Work(flops=5, read_bytes=3, write_bytes=4),
-        compute_s=1.0, memory_s=2.0, launch_s=0.5,
-    )  # fmt: skip
-    (found,) = run_record._operators((cost,))
-    assert (found.place, found.flops, found.bytes, found.predicted_s, found.bound) == ("a", 5.0, 7.0, 2.0, "memory")
+def test_notes_of_a_record() -> None:
     loud = [candidate(1, clean=False), candidate(2, clean=True), candidate(4, clean=False), candidate(5)]
     assert run_record._notes(SPEC, loud, None) == ["measured on a busy machine, so not reliable: trials 1, 4"]
     profile = SimpleNamespace(check_errors="x\ny", notes=("z",))

@@ -14,12 +14,7 @@ from chipwise.design.report.record import (
     CurvePoint,
     DataSummary,
     HistoryPoint,
-    Interval,
-    MemoryPart,
-    Operator,
-    Peak,
     Promise,
-    Roof,
     RunRecord,
     SpaceSummary,
     Target,
@@ -33,6 +28,7 @@ from chipwise.model.arch.layer import Layer
 from chipwise.model.arch.mixers import Attention
 from chipwise.model.ops.workload import Phase, Workload
 from chipwise.model.walk.lower import lower
+from chipwise.predict.cost.model import Predicted
 
 WORKLOAD = Workload(prompt_tokens=64, new_tokens=64, batch=1)
 PEAK = {"fp32": 95e9, "int8": 420e9, "int4": 260e9}
@@ -61,37 +57,23 @@ def random_design(rng: random.Random) -> Design:
     return Design(arch=arch, weights=rng.choice(["fp32", "int8", "int8", "int4"]))
 
 
-def operators(design: Design, phase: Phase) -> list[Operator]:
-    found = []
+def pass_s(design: Design, phase: Phase) -> float:
+    """Seconds of a pass: each operator computes or moves its data, and is launched."""
+    total = 0.0
     for placed in lower(design, WORKLOAD, phase):
         work = placed.op.work()
         dtype = design.weights if placed.op.kind == "matmul" else "fp32"
-        parts = {
-            "compute": work.flops / PEAK[dtype],
-            "memory": work.bytes / BANDWIDTH["L2" if phase is Phase.DECODE else "DRAM"],
-            "launch": LAUNCH_S,
-        }
-        bound = max(parts, key=parts.__getitem__)
-        found.append(
-            Operator(
-                place=placed.place,
-                kind=placed.op.kind,
-                flops=work.flops,
-                bytes=work.bytes,
-                predicted_s=max(parts["compute"], parts["memory"]) + LAUNCH_S,
-                bound=bound,
-            )
-        )
-    return found
+        bandwidth = BANDWIDTH["L2" if phase is Phase.DECODE else "DRAM"]
+        total += max(work.flops / PEAK[dtype], work.bytes / bandwidth) + LAUNCH_S
+    return total
 
 
-def predicted(design: Design) -> dict[str, Interval]:
-    ttft = sum(op.predicted_s for op in operators(design, Phase.PREFILL))
-    tpot = sum(op.predicted_s for op in operators(design, Phase.DECODE))
+def predicted(design: Design) -> dict[str, Predicted]:
+    ttft, tpot = pass_s(design, Phase.PREFILL), pass_s(design, Phase.DECODE)
     memory = RUNTIME_BYTES + weight_bytes(design) + kv_cache_bytes(design.arch, 128) + 3e6
 
-    def interval(value: float, share: float) -> Interval:
-        return Interval(value=value, low=value * (1 - share), high=value * (1 + share))
+    def interval(value: float, share: float) -> Predicted:
+        return Predicted(value=value, low=value * (1 - share), high=value * (1 + share))
 
     return {
         "ttft_p50": interval(ttft, 0.18),
@@ -164,7 +146,6 @@ def example_record(seed: int = 3, *, trials: int = 36) -> RunRecord:
     ranked = sorted(feasible, key=lambda item: item.quantised_loss or math.inf)
     winner, baseline = ranked[0], ranked[2]
     front = pareto(feasible)
-    design = designs[winner.number - 1]
     return RunRecord(
         name="clinic",
         created="2026-07-14T09:31:00+00:00",
@@ -224,20 +205,7 @@ def example_record(seed: int = 3, *, trials: int = 36) -> RunRecord:
             for item in measured
             for metric in item.predicted
         ),
-        operators={phase.value: with_measured(operators(design, phase), rng) for phase in Phase},
-        roofs=tuple(Roof(name=name, bandwidth_bytes_per_s=rate) for name, rate in BANDWIDTH.items()),
-        peaks=tuple(Peak(dtype=name, flops_per_s=rate) for name, rate in PEAK.items()),
         launch_overhead_s=LAUNCH_S,
-        memory=tuple(
-            MemoryPart(trial=number, kind=kind, bytes=size)
-            for number in (winner.number, baseline.number)
-            for kind, size in (
-                ("runtime", RUNTIME_BYTES),
-                ("weights", weight_bytes(designs[number - 1])),
-                ("KV cache", kv_cache_bytes(designs[number - 1].arch, 128)),
-                ("activations", 3e6),
-            )
-        ),
         history=history(found),
         notes=(
             "Energy is unknown: this machine offers no power counter.",
@@ -338,21 +306,6 @@ def pareto(trials: list[Trial]) -> list[int]:
             best = item.quantised_loss or math.inf
             kept.append(item.number)
     return kept
-
-
-def with_measured(ops: list[Operator], rng: random.Random) -> tuple[Operator, ...]:
-    return tuple(
-        Operator(
-            place=op.place,
-            kind=op.kind,
-            flops=op.flops,
-            bytes=op.bytes,
-            predicted_s=op.predicted_s,
-            bound=op.bound,
-            measured_s=op.predicted_s * math.exp(rng.gauss(0.03, 0.12)),
-        )
-        for op in ops
-    )
 
 
 def cloud(rng: random.Random, count: int) -> Cloud:

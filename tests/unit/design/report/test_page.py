@@ -63,12 +63,6 @@ def nasty(record: RunRecord) -> RunRecord:
         data=DataSummary(name=NASTY, licence=NASTY, source=NASTY),
         notes=(NASTY,),
         trials=tuple(dataclasses.replace(trial, summary=NASTY, reason=NASTY, weights=NASTY) for trial in record.trials),
-        operators={
-            phase: tuple(dataclasses.replace(op, place=NASTY, kind=NASTY, bound=NASTY) for op in ops)
-            for phase, ops in record.operators.items()
-        },
-        roofs=tuple(dataclasses.replace(roof, name=NASTY) for roof in record.roofs),
-        memory=tuple(dataclasses.replace(part, kind=NASTY) for part in record.memory),
     )
 
 
@@ -132,9 +126,7 @@ def test_a_run_that_has_only_begun_says_why_there_is_nothing_to_see():
 
 
 def test_a_run_without_a_feasible_candidate_names_the_closest():
-    record = dataclasses.replace(
-        example_record(), winner=None, baseline=None, knee=None, front=(), operators={}, status="partial"
-    )
+    record = dataclasses.replace(example_record(), winner=None, baseline=None, knee=None, front=(), status="partial")
     tight = tuple(
         dataclasses.replace(item, limit=item.limit / 1000, text="<= 58 kB") if item.metric == "peak_memory" else item
         for item in record.constraints

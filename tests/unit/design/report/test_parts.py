@@ -40,7 +40,7 @@ def test_a_run_with_parts_missing_is_reported(lost, share, seed):
     kept = {name: getattr(EMPTY, name) for name in lost}
     trials = tuple(without(trial, [name for name in OPTIONAL if rng.random() < share]) for trial in WHOLE.trials)
     if "trials" in lost:
-        refer = ("winner", "baseline", "knee", "front", "promised_measured", "memory")
+        refer = ("winner", "baseline", "knee", "front", "promised_measured")
         kept |= {name: getattr(EMPTY, name) for name in refer}
     record = dataclasses.replace(WHOLE, **{"trials": trials, **kept})
     with mock.patch("chipwise.core.page.document._plotly", return_value=""):  # 5 MB that say nothing here

@@ -24,6 +24,11 @@ def test_parts_that_are_missing_are_not_known_yet():
     assert RunRecord.from_plain({key: plain[key] for key in needed}) == least()
 
 
+def test_what_older_records_held_besides_is_left_out():
+    roofs = [{"name": "DRAM", "bandwidth_bytes_per_s": 1e10}]
+    assert RunRecord.from_plain({**least().to_plain(), "roofs": roofs, "per_thousand": {"energy_j": None}}) == least()
+
+
 def test_another_schema_is_refused_by_name():
     with pytest.raises(SpecError, match=r"old\.json: schema: this record has version 'chipwise\.run/9'"):
         RunRecord.from_plain({**least().to_plain(), "schema": "chipwise.run/9"}, file="old.json")

@@ -12,8 +12,9 @@ from chipwise.design.limits import parse_constraints
 from chipwise.design.report import facts
 from chipwise.design.report.card import card
 from chipwise.design.report.html import page
-from chipwise.design.report.record import Elsewhere, Interval, RunRecord
+from chipwise.design.report.record import Elsewhere, RunRecord
 from chipwise.design.report.tables import constraint_table, final_table
+from chipwise.predict.cost.model import Predicted
 
 
 def told(data: dict, **changes: object) -> RunRecord:
@@ -61,7 +62,7 @@ def test_what_no_counter_measured_is_told_as_predicted() -> None:
     winner = record.trial(record.winner)
     known = dataclasses.replace(
         winner,
-        predicted={**winner.predicted, "joules_per_token": Interval(value=1e-3, low=0.8e-3, high=1.2e-3)},
+        predicted={**winner.predicted, "joules_per_token": Predicted(value=1e-3, low=0.8e-3, high=1.2e-3)},
         measured={**winner.measured, "usd_per_1k_tokens": 0.002},
     )
     trials = tuple(known if trial.number == winner.number else trial for trial in record.trials)

@@ -53,7 +53,7 @@ def test_a_run_that_has_not_finished_is_shown_with_a_note() -> None:
     assert {row[0]: row[1:] for row in sections(runs)["Designs"][1]}["design"][1] == "no winner"
     assert to_data(runs)["runs"][1]["stopped"] == "a full disk"
     assert "has not finished" in page(runs)
-    nothing = dataclasses.replace(PARTIAL, trials=(), front=(), promised_measured=(), memory=())
+    nothing = dataclasses.replace(PARTIAL, trials=(), front=(), promised_measured=())
     empty = TwoRuns(names=("a", "b"), records=(nothing, nothing))
     assert "Neither run has trained anything yet." in page(empty)
     json.dumps(to_data(empty))

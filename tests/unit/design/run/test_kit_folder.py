@@ -23,6 +23,7 @@ from chipwise.model.arch.io import to_data
 from chipwise.model.ops.workload import Workload
 from chipwise.model.space.designs import design_of
 from chipwise.model.space.search_space import SearchSpace
+from chipwise.predict.cost.model import Predicted
 
 
 def spec_of(**changes: Any) -> RunSpec:
@@ -58,7 +59,7 @@ def finished(folder: Path, spec: RunSpec) -> Path:
             summary="toy",
             weights="fp32",
             choices=space.choices(row),
-            predicted={"tpot_p50": rec.Interval(value=1e-3 * (number + 1), low=1e-3, high=9e-3)},
+            predicted={"tpot_p50": Predicted(value=1e-3 * (number + 1), low=1e-3, high=9e-3)},
         )
         for number, row in enumerate(rows)
     )
