@@ -107,16 +107,25 @@ def name(record: RunRecord, trial: Trial) -> str:
     return f"trial {trial.number}" if role == "candidate" else f"{words.role(role)} (trial {trial.number})"
 
 
+def contenders(record: RunRecord) -> list[Trial]:
+    """Winner, reference design and knee, if known, without duplicates."""
+    numbers = dict.fromkeys((record.winner, record.baseline, record.knee))
+    return [trial for number in numbers if (trial := record.trial(number)) is not None]
+
+
 def quality(record: RunRecord, trial: Trial) -> Value:
     """Metric that ranks candidates: the loss of their task, or the loss that a law expects."""
     return value(record, trial, LOSS if LOSS in trial.predicted else "loss")
 
 
-def _loss(trial: Trial) -> Value:
+def _known(value: float | None, source: Source) -> Value:
+    """A value without an interval; its source is unknown where it is."""
+    return Value(value=value, source="unknown" if value is None else source)
+
+
+def _loss(trial: Trial) -> float | None:
     """Quality on the validation text, by the exported artefact if known, else by trained weights."""
-    exported = trial.quantised_loss
-    value = trial.loss if exported is None else exported
-    return Value(value=value, source="unknown" if value is None else "trained")
+    return trial.loss if trial.quantised_loss is None else trial.quantised_loss
 
 
 def quality_of(trial: Trial) -> str:
@@ -131,29 +140,26 @@ def quality_of(trial: Trial) -> str:
 def value(record: RunRecord, trial: Trial, metric: str) -> Value:
     """The best known value of a metric: measured before predicted."""
     if metric == "loss":
-        return _loss(trial)
+        return _known(_loss(trial), "trained")
     if metric == record.words.metric.name:
         loss = _loss(trial)
-        return loss if loss.value is None else Value(value=record.words.metric.shown(loss.value), source=loss.source)
-    if metric == "test_loss":
-        known = trial.test_loss
-        return Value(value=known, source="unknown" if known is None else "trained")
-    if metric == "perplexity":
-        return Value(value=trial.perplexity, source="unknown" if trial.perplexity is None else "trained")
+        return _known(None if loss is None else record.words.metric.shown(loss), "trained")
+    if metric in ("test_loss", "perplexity"):
+        return _known(getattr(trial, metric), "trained")
     if metric == "parameters" and trial.parameters is not None:
-        return Value(value=trial.parameters, source="counted")
+        return _known(trial.parameters, "counted")
     if trial.measured and metric in trial.measured:
         low, high = trial.measured_bounds.get(metric, (None, None))
         return Value(value=trial.measured[metric], source="measured", low=low, high=high)
     if (task := words.of_task(metric)) is not None:
         score = trial.tasks.get(task[1])
         if score is None or score.value is None or score.metric != task[0]:
-            return Value(value=None, source="unknown")
+            return _known(None, "unknown")
         return Value(value=score.value, low=score.low, high=score.high, source="measured")
     guess = trial.believed_now.get(metric) or trial.predicted.get(metric)
     if guess is not None:
         return Value(value=guess.value, low=guess.low, high=guess.high, source="expected")
-    return Value(value=None, source="unknown")
+    return _known(None, "unknown")
 
 
 def promised(record: RunRecord, trial: Trial, metric: str) -> Value:
@@ -161,18 +167,12 @@ def promised(record: RunRecord, trial: Trial, metric: str) -> Value:
     if metric in trial.predicted:
         guess = trial.predicted[metric]
         return Value(value=guess.value, low=guess.low, high=guess.high, source="predicted")
-    elsewhere = _elsewhere(record, trial, metric)
-    if elsewhere is not None:
-        return elsewhere
+    name, _, device = metric.partition("@")  # such as tpot_p50@l4, by the data sheet
+    for other in record.elsewhere:
+        if other.device == device and (known := there(other, trial.number, name)) is not None:
+            return known
     known = value(record, trial, metric)
-    return known if known.source in ("trained", "counted") else Value(value=None, source="unknown")
-
-
-def _elsewhere(record: RunRecord, trial: Trial, metric: str) -> Value | None:
-    """The prediction of ``tpot_p50@l4`` by the data sheet; None for metrics of the machine itself."""
-    name, _, device = metric.partition("@")
-    found = next((item for item in record.elsewhere if item.device == device), None)
-    return None if found is None else there(found, trial.number, name)
+    return known if known.source in ("trained", "counted") else _known(None, "unknown")
 
 
 def there(device: Elsewhere, trial: int | None, metric: str) -> Value | None:

@@ -221,8 +221,7 @@ def _badge(status: facts.Status, text: str = "") -> str:
 
 
 def _contenders(record: RunRecord) -> str:
-    numbers = dict.fromkeys((record.winner, record.baseline, record.knee))
-    trials = [trial for number in numbers if (trial := record.trial(number))]
+    trials = facts.contenders(record)
     if not trials:
         return section("contenders", "Winner and reference design", empty("No winner is known yet."))
     head = ["", *[safe(_contender(record, trial)) for trial in trials]]

@@ -187,7 +187,7 @@ def growth(answer: Answer) -> str:
 def elsewhere_row(record: RunRecord, device: Elsewhere) -> list[str]:
     """A table's row: the device and its runtime, expected costs of the contenders, its own front."""
     cells = []
-    for trial in _contenders(record):
+    for trial in facts.contenders(record):
         shown = ", ".join(
             f"{record.words.short(metric)} {facts.promise_text(record, known, metric)}"
             for metric in ("ttft_p50", "tpot_p50", "peak_memory", *SPENDING)
@@ -201,12 +201,7 @@ def elsewhere_row(record: RunRecord, device: Elsewhere) -> list[str]:
 
 def elsewhere_head(record: RunRecord) -> tuple[str, ...]:
     """Heads of the columns that :func:`elsewhere_row` fills."""
-    return ("device", *[facts.name(record, trial) for trial in _contenders(record)], "its own front (trials)")
-
-
-def _contenders(record: RunRecord) -> list[Trial]:
-    numbers = dict.fromkeys((record.winner, record.baseline, record.knee))
-    return [trial for number in numbers if (trial := record.trial(number)) is not None]
+    return ("device", *[facts.name(record, trial) for trial in facts.contenders(record)], "its own front (trials)")
 
 
 def explained(record: RunRecord) -> str:

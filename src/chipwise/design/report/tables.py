@@ -15,7 +15,7 @@ def final_table(record: RunRecord) -> Table:
     """
     if record.start is not None:
         return _cut_table(record)
-    trials = contenders(record)
+    trials = facts.contenders(record)
     table = _side_by_side(record, [_head(record, trial) for trial in trials])
     if not trials:
         return table
@@ -45,12 +45,6 @@ def _cut_table(record: RunRecord) -> Table:
     for row in cut_pages.rows(record):
         table.add(*map(str, row))
     return table
-
-
-def contenders(record: RunRecord) -> list[Trial]:
-    """Winner, reference design and knee, if known, without duplicates."""
-    numbers = dict.fromkeys((record.winner, record.baseline, record.knee))
-    return [trial for number in numbers if (trial := record.trial(number))]
 
 
 def constraint_table(record: RunRecord) -> Table:

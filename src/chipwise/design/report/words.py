@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -14,35 +13,19 @@ from chipwise.training.tasks.protocol import Task, TaskLabels
 
 UNKNOWN: Final = "unknown"
 NOT_MEASURED: Final = "not measured"
-LABELS: Final = {
-    "ttft_p50": "time to first token, P50",
-    "ttft_p99": "time to first token, P99",
-    "tpot_p50": "time per output token, P50",
-    "tpot_p99": "time per output token, P99",
-    **{name: f"{metric.title}, P50" for name, metric in DERIVED.items()},
-    "throughput": "tokens per second, all requests",
-    "peak_memory": "peak memory",
-    "parameters": "parameters",
-    "power": "mean power",
-    "joules_per_token": "energy of a new token",
-    "usd_per_1k_tokens": "price of new tokens",
-    "expected_loss": "expected loss, nats per token of the law's text",
-    "perplexity": "perplexity per token",
-}
-SHORT: Final = {
-    "ttft_p50": "TTFT P50",
-    "ttft_p99": "TTFT P99",
-    "tpot_p50": "TPOT P50",
-    "tpot_p99": "TPOT P99",
-    **{name: metric.short for name, metric in DERIVED.items()},
-    "throughput": "tokens/s",
-    "peak_memory": "memory",
-    "parameters": "parameters",
-    "power": "power",
-    "joules_per_token": "energy/token",
-    "usd_per_1k_tokens": "price",
-    "expected_loss": "loss, nats/token",
-    "perplexity": "perplexity",
+_NAMES: Final = {  # in words, and for the head of a table
+    "ttft_p50": ("time to first token, P50", "TTFT P50"),
+    "ttft_p99": ("time to first token, P99", "TTFT P99"),
+    "tpot_p50": ("time per output token, P50", "TPOT P50"),
+    "tpot_p99": ("time per output token, P99", "TPOT P99"),
+    **{name: (f"{metric.title}, P50", metric.short) for name, metric in DERIVED.items()},
+    "throughput": ("tokens per second, all requests", "tokens/s"),
+    "peak_memory": ("peak memory", "memory"),
+    "power": ("mean power", "power"),
+    "joules_per_token": ("energy of a new token", "energy/token"),
+    "usd_per_1k_tokens": ("price of new tokens", "price"),
+    "expected_loss": ("expected loss, nats per token of the law's text", "loss, nats/token"),
+    "perplexity": ("perplexity per token", "perplexity"),
 }
 SERVED: Final = ("ttft_p50", "ttft_p99", "tpot_p50", "tpot_p99", "peak_memory")  # what a measurement may hold
 QUALITY: Final = ("loss", "test_loss")  # losses of whatever task, by the names that records store
@@ -95,7 +78,7 @@ class Words:
             return f"{self.metric.title}, {part} {self.labels.data}"
         if self.one_pass() and metric in _OF_PASS:
             return f"{self.labels.latency}, {metric[-3:].upper()}"
-        return _named(metric, LABELS)
+        return _named(metric, 0)
 
     def short(self, metric: str) -> str:
         """The metric for a table's head."""
@@ -106,7 +89,7 @@ class Words:
             return f"{name}, test" if metric.startswith("test_") else name
         if self.one_pass() and metric in _OF_PASS:
             return f"time {metric[-3:].upper()}"
-        return _named(metric, SHORT)
+        return _named(metric, 1)
 
     def show(self, value: float | None, metric: str, *, missing: str = UNKNOWN) -> str:
         """The metric's value in a human unit, or ``missing``."""
@@ -140,9 +123,9 @@ def of_task(metric: str) -> tuple[str, str] | None:
     return (name, task) if task and name in TASK_METRICS else None
 
 
-def _named(metric: str, names: Mapping[str, str]) -> str:
+def _named(metric: str, form: int) -> str:
     name, _, device = metric.partition("@")
-    known = names.get(name, name.replace("_", " "))
+    known = _NAMES[name][form] if name in _NAMES else name.replace("_", " ")
     return f"{known} on {device}" if device else known
 
 
