@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from chipwise.core.dtypes import Size
 from chipwise.model.arch.feed_forward import Activation, FeedForward, MixtureOfExperts
 from chipwise.model.ops.elementwise import Function
-from chipwise.model.ops.norm import NormOp
 from chipwise.model.ops.routing import ExpertsOp, RouteOp
 from chipwise.predict.served.setting import PlacedOp, Setting
 
@@ -42,8 +41,7 @@ def _products(block: FeedForward, setting: Setting, tokens: Size) -> Iterator[Pl
         if block.gated:
             yield setting.elementwise("mul", "mul", tokens * width)
     if block.sub_norm:
-        norm = NormOp(rows=tokens, width=width, norm="layernorm", bias=True, activations=setting.formats.activations)
-        yield PlacedOp(place="sub_norm", op=norm)
+        yield setting.norm_of("sub_norm", tokens, width, "layernorm", bias=True)
     yield setting.matmul("down", tokens, width, d_model, bias=block.bias)
 
 

@@ -11,9 +11,7 @@ from chipwise.model.kinds.image.stem import ImageStem
 from chipwise.model.kinds.question.question import image_of
 from chipwise.model.kinds.sound.stem import Ctc
 from chipwise.model.ops.attention import AttentionOp
-from chipwise.model.ops.embedding import EmbeddingOp
 from chipwise.model.ops.matmul import ConvOp
-from chipwise.model.ops.norm import NormOp
 from chipwise.model.ops.pool import PoolOp
 from chipwise.predict.served import feed_forward, towers
 from chipwise.predict.served.layers import stack
@@ -70,18 +68,11 @@ def patches(stem: ImageStem, setting: Setting, step: Step) -> Iterator[PlacedOp]
     rows = step.batch * stem.first_grid**stem.axes if stem.stages else rows
     yield setting.plain_matmul("patches", rows, stem.values, width, bias=stem.bias)
     if stem.stem_norm:
-        norm = NormOp(rows=rows, width=width, norm=arch.norm, bias=arch.norm_bias, activations=formats.activations)
-        yield PlacedOp(place="norm", op=norm)
+        yield setting.norm_of("norm", rows, width, arch.norm, bias=arch.norm_bias)
     if stem.stages:  # pyramids add no positions
         return
-    table = EmbeddingOp(
-        tokens=step.batch * arch.max_tokens if asked else step.tokens,
-        width=width,
-        rows=max(1, stem.prefix_tokens),
-        weights=formats.table,
-        activations=formats.activations,
-    )
-    yield PlacedOp(place="embedding", op=table)
+    tokens = step.batch * arch.max_tokens if asked else step.tokens
+    yield setting.table("embedding", tokens, width, max(1, stem.prefix_tokens))
 
 
 def stages(stem: ImageStem, setting: Setting, step: Step) -> Iterator[tuple[str, Stage, Setting, Step]]:
@@ -102,11 +93,10 @@ def width_after(stem: ImageStem, setting: Setting, place: str) -> int:
 
 def merge(setting: Setting, step: Step, *, into: int, norm_after: bool) -> Iterator[PlacedOp]:
     """Merges four positions of a stage into one of width ``into``, with a norm before or after."""
-    d, kept = setting.arch.d_model, setting.formats.activations
+    d = setting.arch.d_model
     yield setting.elementwise("merge.gather", "transpose", step.tokens * d)
     width = into if norm_after else 4 * d
-    norm = NormOp(rows=step.tokens // 4, width=width, norm=setting.arch.norm, bias=True, activations=kept)
-    yield PlacedOp(place="merge.norm", op=norm)
+    yield setting.norm_of("merge.norm", step.tokens // 4, width, setting.arch.norm, bias=True)
     yield setting.plain_matmul("merge", step.tokens // 4, 4 * d, into)
 
 

@@ -11,9 +11,7 @@ from chipwise.model.arch.mixers import Attention, ConvModule, GatedDelta, Latent
 from chipwise.model.arch.trunk import Stem
 from chipwise.model.kinds.ranking.stem import RankingStem
 from chipwise.model.ops.attention import AttentionOp, LatentAttentionOp
-from chipwise.model.ops.embedding import EmbeddingOp
 from chipwise.model.ops.matmul import ConvOp, GroupedMatmul
-from chipwise.model.ops.norm import NormOp
 from chipwise.model.ops.scan import ScanOp
 from chipwise.predict.served import ranking
 from chipwise.predict.served.setting import PlacedOp, Setting, Step, shard
@@ -42,7 +40,7 @@ def attention(block: Attention, setting: Setting, step: Step) -> Iterator[Placed
         each = block.head_size if block.qk_norm_over == "head" else q
         normed = heads + new // block.head_size
         rows = tokens * normed if block.qk_norm_over == "head" else 2 * tokens
-        yield PlacedOp(place="qk_norm", op=NormOp(rows=rows, width=each, activations=setting.formats.activations))
+        yield setting.norm_of("qk_norm", rows, each)
     caches = block.causal and setting.arch.reads_tokens  # single-pass models have no cache
     if block.pointwise:
         yield setting.elementwise("activation", "silu", tokens * (q + gate + new + values))
@@ -60,8 +58,7 @@ def attention(block: Attention, setting: Setting, step: Step) -> Iterator[Placed
     if block.gate:
         yield setting.elementwise("gate", "sigmoid_mul", tokens * q)
     if block.sub_norm:
-        norm = NormOp(rows=tokens, width=q, norm="layernorm", bias=True, activations=setting.formats.activations)
-        yield PlacedOp(place="sub_norm", op=norm)
+        yield setting.norm_of("sub_norm", tokens, q, "layernorm", bias=True)
     yield setting.matmul("out", tokens, q, d_model, bias=block.out_bias)
     yield from setting.collective("all_reduce", tokens * d_model, setting.plan.tp)
 
@@ -118,15 +115,8 @@ def _attend(block: Attention, setting: Setting, step: Step, *, heads: Size, kv_h
         yield setting.plain_matmul("bias_network.out", rows, block.bias_network, heads)
         yield setting.elementwise("position_bias", "copy", tokens**2 * heads)
     if block.relative_buckets and setting.arch.own_tokens:  # a bias for each pair of patches and each head
-        formats = setting.formats
-        table = EmbeddingOp(
-            tokens=tokens**2,
-            width=heads,
-            rows=block.relative_buckets,
-            weights=formats.activations,
-            activations=formats.activations,
-        )
-        yield PlacedOp(place="position_bias", op=table)
+        kept = setting.formats.activations
+        yield setting.table("position_bias", tokens**2, heads, block.relative_buckets, weights=kept)
     op = AttentionOp(
         batch=batch,
         query_tokens=tokens,
@@ -154,8 +144,7 @@ def latent_attention(block: LatentAttention, setting: Setting, step: Step) -> It
     latent = block.kv_rank + block.rope_size
     into = latent + (block.q_rank or heads * (block.nope_size + block.rope_size))
     yield setting.matmul("down", tokens, d_model, into, bias=block.bias)
-    norm = NormOp(rows=tokens, width=block.kv_rank + (block.q_rank or 0), activations=formats.activations)
-    yield PlacedOp(place="latent_norm", op=norm)
+    yield setting.norm_of("latent_norm", tokens, block.kv_rank + (block.q_rank or 0))
     if block.q_rank:
         yield setting.matmul("q", tokens, block.q_rank, heads * (block.nope_size + block.rope_size))
     yield setting.elementwise("rope_cache", "rope", tokens * (heads * block.rope_size + latent))
@@ -207,8 +196,7 @@ def gated_delta(block: GatedDelta, setting: Setting, step: Step) -> Iterator[Pla
         activations=setting.formats.activations,
     )
     yield PlacedOp(place="scan", op=op)
-    norm = NormOp(rows=tokens * value_heads, width=block.value_size, activations=setting.formats.activations)
-    yield PlacedOp(place="result_norm", op=norm)
+    yield setting.norm_of("result_norm", tokens * value_heads, block.value_size)
     yield setting.matmul("out", tokens, values, d_model)
     yield from setting.collective("all_reduce", tokens * d_model, tp)
 
@@ -232,8 +220,7 @@ def mamba2(block: Mamba2, setting: Setting, step: Step) -> Iterator[PlacedOp]:
         activations=setting.formats.activations,
     )
     yield PlacedOp(place="scan", op=op)
-    norm = NormOp(rows=tokens, width=inner, activations=setting.formats.activations)
-    yield PlacedOp(place="result_norm", op=norm)
+    yield setting.norm_of("result_norm", tokens, inner)
     yield setting.matmul("out", tokens, inner, d_model, bias=block.bias)
     yield from setting.collective("all_reduce", tokens * d_model, tp)
 
@@ -269,8 +256,7 @@ def conv_module(block: ConvModule, setting: Setting, step: Step) -> Iterator[Pla
     yield setting.elementwise("gate", "sigmoid_mul", tokens * d)
     yield conv(setting, step, d, block.taps, bias=True)
     if block.norm == "layer":
-        norm = NormOp(rows=tokens, width=d, norm="layernorm", bias=True, activations=setting.formats.activations)
-        yield PlacedOp(place="filter_norm", op=norm)
+        yield setting.norm_of("filter_norm", tokens, d, "layernorm", bias=True)
     yield setting.elementwise("act", "silu", tokens * d)
     yield setting.matmul("out", tokens, d, d, bias=block.bias)
 

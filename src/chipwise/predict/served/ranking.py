@@ -18,8 +18,6 @@ from chipwise.model.arch.mixers import Attention
 from chipwise.model.kinds.ranking.stem import RankingStem, Scores
 from chipwise.model.ops.attention import AttentionOp
 from chipwise.model.ops.collective import CollectiveOp
-from chipwise.model.ops.embedding import EmbeddingOp
-from chipwise.model.ops.norm import NormOp
 from chipwise.model.ops.pool import PoolOp
 from chipwise.predict.served.setting import PlacedOp, Setting, Step
 
@@ -40,19 +38,9 @@ def items(stem: RankingStem, setting: Setting, step: Step) -> Iterator[PlacedOp]
     if stem.shards > 1:
         yield _exchange("ids", ID_BYTES * ids, stem, setting)
 
-    def rows(place: str, tokens: Size, count: int) -> PlacedOp:
-        op = EmbeddingOp(
-            tokens=tokens,
-            width=width,
-            rows=-(-(count + 1) // stem.shards),
-            weights=formats.table,
-            activations=formats.activations,
-        )
-        return PlacedOp(place=place, op=op)
-
-    yield rows("items", step.tokens, stem.items)
+    yield setting.table("items", step.tokens, width, -(-(stem.items + 1) // stem.shards))
     if stem.bag:
-        yield rows("tags", step.tokens * stem.bag, stem.tags)
+        yield setting.table("tags", step.tokens * stem.bag, width, -(-(stem.tags + 1) // stem.shards))
         bag = PoolOp(batch=step.tokens, positions=stem.bag, width=width, activations=formats.activations)
         yield PlacedOp(place="bag", op=bag)
     if stem.shards > 1:  # tags are summed on the devices that hold their rows
@@ -95,8 +83,7 @@ def attend(block: Attention, setting: Setting, step: Step, *, heads: Size, kv_he
     yield PlacedOp(place="attend_candidates", op=candidates)
     if block.pointwise:
         width = heads * block.head_size
-        norm = NormOp(rows=step.tokens, width=width, activations=setting.formats.activations)
-        yield PlacedOp(place="norm", op=norm)
+        yield setting.norm_of("norm", step.tokens, width)
         yield setting.elementwise("gate", "mul", step.tokens * width)
 
 

@@ -8,8 +8,10 @@ from dataclasses import dataclass
 from chipwise.core.dtypes import Size, values_bytes
 from chipwise.hardware.runtime import Runtime
 from chipwise.model.arch.arch import ArchSpec
+from chipwise.model.arch.trunk import NormKind
 from chipwise.model.ops.collective import Collective, CollectiveOp
 from chipwise.model.ops.elementwise import Elementwise, Function
+from chipwise.model.ops.embedding import EmbeddingOp
 from chipwise.model.ops.matmul import Matmul
 from chipwise.model.ops.norm import NormOp
 from chipwise.model.ops.op import Op
@@ -113,6 +115,19 @@ class Setting:
             activations=self.formats.activations,
         )
         yield PlacedOp(place="norm", op=op)
+
+    def norm_of(
+        self, place: str, rows: Size, width: Size, norm: NormKind = "rmsnorm", *, bias: bool = False
+    ) -> PlacedOp:
+        """A norm over ``width`` values, with nothing added to them."""
+        op = NormOp(rows=rows, width=width, norm=norm, bias=bias, activations=self.formats.activations)
+        return PlacedOp(place=place, op=op)
+
+    def table(self, place: str, tokens: Size, width: Size, rows: Size, *, weights: str | None = None) -> PlacedOp:
+        """Look-ups in a table of ``rows`` rows, in the format of the model's tables unless ``weights`` is given."""
+        kept = weights or self.formats.table
+        op = EmbeddingOp(tokens=tokens, width=width, rows=rows, weights=kept, activations=self.formats.activations)
+        return PlacedOp(place=place, op=op)
 
     def collective(self, collective: Collective, values: Size, devices: int) -> Iterator[PlacedOp]:
         """A collective on activations among ``devices``; nothing for a single device."""

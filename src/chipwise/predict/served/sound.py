@@ -6,9 +6,7 @@ from collections.abc import Iterator
 
 from chipwise.core.dtypes import Size
 from chipwise.model.kinds.sound.stem import SoundStem
-from chipwise.model.ops.embedding import EmbeddingOp
 from chipwise.model.ops.matmul import DENSE_CONV, ConvOp
-from chipwise.model.ops.norm import NormOp
 from chipwise.predict.served.setting import PlacedOp, Setting, Step
 
 
@@ -50,17 +48,13 @@ def _frames(block: SoundStem, setting: Setting, batch: Size) -> Iterator[PlacedO
             yield PlacedOp(place=f"convs.{i}", op=op)
         values = batch * areas[i + 1] * conv.channels
         if conv.norm != "none":
-            norm = NormOp(
-                rows=batch * areas[i + 1], width=conv.channels, norm="layernorm", activations=formats.activations
-            )
-            yield PlacedOp(place=f"norms.{i}", op=norm)
+            yield setting.norm_of(f"norms.{i}", batch * areas[i + 1], conv.channels, "layernorm")
         if conv.activation != "none":
             function = {"relu": "relu", "gelu": "gelu", "tanh": "sigmoid"}[conv.activation]
             yield setting.elementwise(f"activations.{i}", function, values)  # type: ignore[arg-type]
     tokens = batch * block.tokens
     if block.matrix_norm:
-        norm = NormOp(rows=tokens, width=block.values, norm="layernorm", activations=formats.activations)
-        yield PlacedOp(place="norm", op=norm)
+        yield setting.norm_of("norm", tokens, block.values, "layernorm")
     if block.matrix:
         yield setting.plain_matmul("matrix", tokens, block.values, d, bias=True)
     if block.position_taps:
@@ -80,6 +74,4 @@ def _frames(block: SoundStem, setting: Setting, batch: Size) -> Iterator[PlacedO
         yield setting.elementwise("positions.add", "add", tokens * d)
     learned = setting.arch.stem is block and setting.arch.positions == "learned"
     if block.position_rows or learned:
-        rows = block.position_rows or setting.arch.max_tokens
-        table = EmbeddingOp(tokens=tokens, width=d, rows=rows, weights=formats.table, activations=formats.activations)
-        yield PlacedOp(place="positions", op=table)
+        yield setting.table("positions", tokens, d, block.position_rows or setting.arch.max_tokens)

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from chipwise.model.ops.embedding import EmbeddingOp, SampleOp
-from chipwise.model.ops.norm import NormOp
+from chipwise.model.ops.embedding import SampleOp
 from chipwise.predict.served.setting import PlacedOp, Setting, Step
 
 
@@ -14,29 +13,18 @@ def stem(setting: Setting, step: Step) -> Iterator[PlacedOp]:
     formats, arch = setting.formats, setting.arch
     rows = -(-arch.vocab_size // setting.plan.tp)
     table = formats.head if arch.tie_embeddings else formats.table
-    op = EmbeddingOp(tokens=step.tokens, width=arch.d_model, rows=rows, weights=table, activations=formats.activations)
-    yield PlacedOp(place="embedding", op=op)
+    yield setting.table("embedding", step.tokens, arch.d_model, rows, weights=table)
 
 
 def layer_inputs(setting: Setting, step: Step) -> Iterator[PlacedOp]:
     """Per-layer token embeddings, if there are any: a second table, a projection, and a gate in each layer."""
-    arch, formats, width, tokens = setting.arch, setting.formats, setting.arch.stem.layer_inputs, step.tokens
+    arch, width, tokens = setting.arch, setting.arch.stem.layer_inputs, step.tokens
     depth = len(arch.layers)
     if not width:
         return
-    yield PlacedOp(
-        place="layer_inputs.table",
-        op=EmbeddingOp(
-            tokens=tokens,
-            width=width * depth,
-            rows=arch.vocab_size,
-            weights=formats.table,
-            activations=formats.activations,
-        ),
-    )
+    yield setting.table("layer_inputs.table", tokens, width * depth, arch.vocab_size)
     yield setting.matmul("project", tokens, arch.d_model, width * depth).inside("layer_inputs")
-    norm = NormOp(rows=tokens * depth, width=width, activations=formats.activations)
-    yield PlacedOp(place="layer_inputs.norm", op=norm)
+    yield setting.norm_of("layer_inputs.norm", tokens * depth, width)
     yield setting.elementwise("add", "add", tokens * width * depth).inside("layer_inputs")
     each = (
         setting.matmul("gate", tokens, arch.d_model, width),

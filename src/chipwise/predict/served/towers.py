@@ -11,7 +11,6 @@ from chipwise.errors import SpecError
 from chipwise.model.arch.arch import ArchSpec
 from chipwise.model.kinds.question.projector.spec import Projector
 from chipwise.model.kinds.question.question import question_of
-from chipwise.model.ops.norm import NormOp
 from chipwise.model.ops.pool import PoolOp
 from chipwise.predict.served.formats import Formats
 from chipwise.predict.served.plan import Plan
@@ -71,11 +70,9 @@ def project(setting: Setting, step: Step) -> Iterator[PlacedOp]:
         over_joined = projector.norm_joined or bool(name)
         if projector.norm != "none":
             width = projector.joined_width(d, stem.axes) if over_joined else d
-            norm = NormOp(
-                rows=joined if over_joined else rows, width=width, norm=projector.norm,
-                bias=projector.norm == "layernorm", activations=setting.formats.activations,
-            )  # fmt: skip
-            yield PlacedOp(place=f"{name}norm", op=norm, count=count, owned=count)
+            over = joined if over_joined else rows
+            norm = setting.norm_of(f"{name}norm", over, width, projector.norm, bias=projector.norm == "layernorm")
+            yield replace(norm, count=count, owned=count)
         if projector.join > 1:
             part = setting.elementwise(f"{name}join", "transpose", rows * d)
             yield replace(part, count=count)
