@@ -30,6 +30,18 @@ ITEMS, TAGS = 30, 7  # of ranking models
 FRAMES, BANDS = 24, 5  # of spectrograms
 
 
+def _layer(draw: st.DrawFn, attention: Attention, *, whole: bool = False) -> Layer:
+    """A layer of this attention and a feed-forward, one of which may be missing unless it is ``whole``."""
+    ffn = FeedForward(
+        width=draw(st.sampled_from((8, 20))),
+        activation=draw(st.sampled_from(("relu", "gelu", "gelu_tanh", "silu"))),
+        gated=draw(st.booleans()),
+        bias=attention.out_bias,
+    )
+    kept = "both" if whole else draw(st.sampled_from(("both", "both", "attention", "ffn")))
+    return Layer(attention=attention if kept != "ffn" else None, ffn=ffn if kept != "attention" else None)
+
+
 @st.composite
 def image_archs(draw: st.DrawFn) -> ArchSpec:
     """Small classifiers of 16 x 16 pixels or 16 frames: every stem, pooling and feed-forward that is built."""
@@ -59,14 +71,7 @@ def image_archs(draw: st.DrawFn) -> ArchSpec:
             causal=False,
             relative_buckets=bias_rows(stem) if positions == "biases" and draw(st.booleans()) else 0,
         )
-        ffn = FeedForward(
-            width=draw(st.sampled_from((8, 20))),
-            activation=draw(st.sampled_from(("relu", "gelu", "gelu_tanh", "silu"))),
-            gated=draw(st.booleans()),
-            bias=bias,
-        )
-        kept = draw(st.sampled_from(("both", "both", "attention", "ffn")))
-        layers.append(Layer(attention=attention if kept != "ffn" else None, ffn=ffn if kept != "attention" else None))
+        layers.append(_layer(draw, attention))
     norm: NormKind = draw(st.sampled_from(("layernorm", "layernorm", "rmsnorm")))
     return ArchSpec(
         stem=stem,
@@ -176,14 +181,7 @@ def ranking_archs(draw: st.DrawFn) -> ArchSpec:
             relative_buckets=stem.history + 1,
             pointwise=draw(st.booleans()),
         )
-        ffn = FeedForward(
-            width=draw(st.sampled_from((8, 20))),
-            activation=draw(st.sampled_from(("relu", "gelu", "silu"))),
-            gated=draw(st.booleans()),
-            bias=bias,
-        )
-        kept = draw(st.sampled_from(("both", "both", "attention", "ffn"))) if number else "both"
-        layers.append(Layer(attention=attention if kept != "ffn" else None, ffn=ffn if kept != "attention" else None))
+        layers.append(_layer(draw, attention, whole=not number))
     head = draw(st.sampled_from((Scores(), Similarity())))
     return ArchSpec(
         d_model=draw(st.sampled_from((8, 16))),
@@ -216,17 +214,8 @@ def sound_archs(draw: st.DrawFn) -> ArchSpec:
             causal=False,
             chunk=draw(st.sampled_from((None, None, 2, 3, 6))),
         )
-        ffn = FeedForward(
-            width=draw(st.sampled_from((8, 20))),
-            activation=draw(st.sampled_from(("relu", "gelu", "gelu_tanh", "silu"))),
-            gated=draw(st.booleans()),
-            bias=bias,
-        )
-        kept = draw(st.sampled_from(("both", "both", "attention", "ffn")))
         conv = draw(st.sampled_from((None, ConvModule(taps=1, norm="layer"), ConvModule(taps=5, norm="layer"))))
-        layers.append(
-            Layer(attention=attention if kept != "ffn" else None, ffn=ffn if kept != "attention" else None, conv=conv)
-        )
+        layers.append(replace(_layer(draw, attention), conv=conv))
     norm: NormKind = draw(st.sampled_from(("layernorm", "layernorm", "rmsnorm")))
     return ArchSpec(
         stem=stem,

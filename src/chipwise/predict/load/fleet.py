@@ -159,6 +159,7 @@ def serve(
     load: Load,
     pool: Pool,
     *,
+    lanes: int | None = None,
     slow: tuple[float, float] = (1.0, 1.0),
     most_lanes: int | None = None,
     timeline: bool = False,
@@ -169,6 +170,7 @@ def serve(
     Args:
         load: The requests of the whole pool.
         pool: The replicas.
+        lanes: Number of engines that share the load. Default: those of the pool.
         slow: Factors on the decode and on the prefill part of every step.
         most_lanes: Most lanes to replay; they represent all lanes, and the others' requests are left out.
         timeline: Whether to record the first lane's state over time.
@@ -177,22 +179,7 @@ def serve(
     Raises:
         DoesNotFit: A request is longer than a replica's cache.
     """
-    return serve_lanes(
-        load, pool, pool.lanes, slow=slow, most_lanes=most_lanes, timeline=timeline, on_progress=on_progress
-    )
-
-
-def serve_lanes(
-    load: Load,
-    pool: Pool,
-    lanes: int,
-    *,
-    slow: tuple[float, float] = (1.0, 1.0),
-    most_lanes: int | None = None,
-    timeline: bool = False,
-    on_progress: Callable[[int, int], None] | None = None,
-) -> Served:
-    """Like :func:`serve`, with a given number of engines instead of the pool's."""
+    lanes = lanes or pool.lanes
     kept = lanes if most_lanes is None else min(lanes, most_lanes)
     rows = [np.arange(lane, len(load), lanes) for lane in range(kept)]
     rows = [each for each in rows if len(each)]
@@ -348,7 +335,7 @@ def serve_apart(
     )
     if not len(rest):
         return first
-    second = serve_lanes(own, writer, written, slow=slow[1], timeline=timeline)
+    second = serve(own, writer, lanes=written, slow=slow[1], timeline=timeline)
     last = first.last_s.copy()
     last[rest] = second.last_s
     preemptions = first.preemptions.copy()

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import Literal
 
 from chipwise.core import units
 from chipwise.errors import ChipwiseError, Unsupported
 from chipwise.hardware import datasheet
+from chipwise.hardware.datasheet import DeviceProfile
 from chipwise.hardware.suited import most_devices
 from chipwise.predict.cost.model import CostEstimate
 from chipwise.predict.explain.advice import Proposal, Touches
@@ -136,17 +138,7 @@ def other_chip(case: Case) -> Iterator[Proposal]:
     """
     if case.sheet is None or not (case.generates or case.training) or "usd_per_1k_tokens" not in case.estimate.metrics:
         return
-    chips = [
-        sheet
-        for sheet in datasheet.load_all()
-        if sheet.price is not None and sheet.kind == case.sheet.kind and sheet.name != case.sheet.name
-    ]
-    answers = case.pricer.price([case.question.but(device=sheet.name) for sheet in chips])
-    fitting: list[tuple[str, CostEstimate]] = [
-        (sheet.name, answer)
-        for sheet, answer in zip(chips, answers, strict=True)
-        if not isinstance(answer, ChipwiseError) and answer.peak_memory_bytes <= sheet.usable_bytes
-    ]
+    fitting = list(_others(case, "price"))
     as_fast = [item for item in fitting if _seconds(case, item[1]) <= _seconds(case, case.estimate)]
     for chosen, headline in (
         (min(as_fast, key=lambda item: item[1].metrics["usd_per_1k_tokens"].value, default=None), "usd_per_1k_tokens"),
@@ -154,13 +146,29 @@ def other_chip(case: Case) -> Iterator[Proposal]:
     ):
         if chosen is not None:
             yield Proposal(
-                title=f"{case.sheet.name} -> {chosen[0]}",
+                title=f"{case.sheet.name} -> {chosen[0].name}",
                 touches="hardware",
-                how=f"rent or buy {datasheet.load(chosen[0]).title}",
-                changed=case.question.but(device=chosen[0]),
+                how=f"rent or buy {chosen[0].title}",
+                changed=case.question.but(device=chosen[0].name),
                 headline=headline,
                 source="prices and rates of the data sheets: chipwise devices show",
             )
+
+
+def _others(case: Case, states: Literal["price", "board_power"]) -> Iterator[tuple[DeviceProfile, CostEstimate]]:
+    """Other chips of the kind on which the model fits, with their answers, if their data sheets state something."""
+    chips = [
+        sheet
+        for sheet in datasheet.load_all()
+        if case.sheet is not None
+        and getattr(sheet, states) is not None
+        and sheet.kind == case.sheet.kind
+        and sheet.name != case.sheet.name
+    ]
+    answers = case.pricer.price([case.question.but(device=sheet.name) for sheet in chips])
+    for sheet, answer in zip(chips, answers, strict=True):
+        if not isinstance(answer, ChipwiseError) and answer.peak_memory_bytes <= sheet.usable_bytes:
+            yield sheet, answer
 
 
 def _seconds(case: Case, cost: CostEstimate) -> float:
@@ -175,19 +183,10 @@ def power(case: Case) -> Iterator[Proposal]:
     here = power_draw(case)
     if case.sheet is None or here is None or here.share < 1 - HEAD_ROOM:
         return
-    chips = [
-        sheet
-        for sheet in datasheet.load_all()
-        if sheet.board_power is not None and sheet.kind == case.sheet.kind and sheet.name != case.sheet.name
-    ]
-    answers = case.pricer.price([case.question.but(device=sheet.name) for sheet in chips])
     frugal = [
         (answer.metrics["joules_per_token"].value, sheet)
-        for sheet, answer in zip(chips, answers, strict=True)
-        if not isinstance(answer, ChipwiseError)
-        and answer.peak_memory_bytes <= sheet.usable_bytes
-        and answer.tpot_s <= case.estimate.tpot_s
-        and "joules_per_token" in answer.metrics
+        for sheet, answer in _others(case, "board_power")
+        if answer.tpot_s <= case.estimate.tpot_s and "joules_per_token" in answer.metrics
     ]
     if not frugal:
         return
