@@ -2,9 +2,9 @@
 
 Latency is cheap to predict, quality is expensive to measure, so only bits per byte is learnt, including penalties of
 soft limits. A scaling law, fitted to the run's own trainings, extrapolates short ones to the full budget; the quality
-model learns by how much each shape differs from it. The first batch covers the pool; later ones alternate between the
-candidate with the highest expected improvement and those that add most to the front. Times matter only as objectives or
-limits: the quality model uses choices and counts.
+model learns by how much each shape differs from it. The first batch covers the pool (one design alone is the
+most promising); later ones alternate between the candidate with the highest expected improvement and those that add
+most to the front. Times matter only as objectives or limits: the quality model uses choices and counts.
 """
 
 from __future__ import annotations
@@ -167,6 +167,8 @@ class Chooser:
         if len(observations) < 3:
             hope = self._law(observations)(pool) * np.exp(self._trend([])(pool)) * self.penalty_factor(pool)
             pool = pool[np.argsort(hope, kind="stable")[: max(count, len(pool) // HOPEFUL)]]
+            if count == 1:
+                return pool[:1]
             columns = self._model.columns(pool)
             held = self._model.columns(np.array(taken)) if taken else columns[:0]
             return pool[_spread(columns, held, count)]
@@ -258,11 +260,13 @@ class Chooser:
         best, rest = order[: scored // 2], rng.permutation(order[scored // 2 :])
         return rows, rows[np.concatenate([best, rest[: scored - len(best)]])]
 
-    def expected(self, observations: Sequence[Observation], rows: Rows) -> tuple[Float64Array, Float64Array]:
-        """Mean and standard deviation of bits per byte of ``rows`` after a full final training."""
+    def expected(
+        self, observations: Sequence[Observation], rows: Rows, *, budget: float | None = None
+    ) -> tuple[Float64Array, Float64Array]:
+        """Mean and standard deviation of bits per byte of ``rows`` after a final training, or one of ``budget``."""
         law, trend = self._learn(observations)
         mean, std = self._model.predict(rows)
-        loss = np.exp(mean + trend(rows)) * law(rows)
+        loss = np.exp(mean + trend(rows)) * law(rows, budget=budget)
         return loss, loss * std
 
     def belief(self, observations: Sequence[Observation], rows: Rows) -> Belief:
@@ -337,10 +341,10 @@ class Chooser:
         losses = self._losses(observations) / factor(self._space.equal_steps(seen))
         law = fit_law(layers, head, tokens * self._bytes_per_token(seen), losses, start=self._start)
 
-        def loss(rows: Rows, tokens: Float64Array | None = None) -> Float64Array:
+        def loss(rows: Rows, tokens: Float64Array | None = None, *, budget: float | None = None) -> Float64Array:
             layers, head = self._sizes(rows)
             if tokens is None:
-                tokens = np.full(len(rows), self._final)
+                tokens = np.full(len(rows), budget or self._final)
                 tokens = tokens if self._in_tokens else tokens * pace.tokens_per_s(layers, head)
             return law.loss(layers, head, tokens * self._bytes_per_token(rows)) * factor(self._space.equal_steps(rows))
 

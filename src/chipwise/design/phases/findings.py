@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from chipwise.core.arrays import Float64Array
-from chipwise.core.statistics import weighted_kendall_taus
+from chipwise.core.statistics import Z90, weighted_kendall_taus
 from chipwise.design.phases.choosing import Chooser, Observation
 from chipwise.design.report.record import Agreement, Fidelity, Ranking
 from chipwise.design.run.trials import Candidate
@@ -47,6 +47,8 @@ def explain_answer(
     observations: Sequence[Observation],
     trained: Sequence[Candidate],
     *,
+    references: Sequence[Candidate] = (),
+    whole: float | None = None,
     seed: int,
 ) -> dict[str, object]:
     """The findings as plain values, in the form of :class:`chipwise.design.report.record.Answer`; empty with few
@@ -57,6 +59,8 @@ def explain_answer(
         chooser: The run's quality model and problem.
         observations: All finished trainings.
         trained: Candidates of the space with a training, in the order of their trials.
+        references: Reference designs that were not trained; what the whole budget would have made of them is expected.
+        whole: The whole budget, in the unit of trainings.
         seed: Random seed.
     """
     problem = chooser.problem
@@ -92,8 +96,22 @@ def explain_answer(
         "knee_expected": None if spot is None else float(history.objectives[spot.trial, problem.expensive_goals[0]]),
         "relaxed": relaxed,
         "importance": moved,
+        "alternatives": _alternatives(chooser, observations, references, whole) if whole else [],
         **_growth(chooser, observations, points, seed),
     }
+
+
+def _alternatives(
+    chooser: Chooser, observations: Sequence[Observation], references: Sequence[Candidate], whole: float
+) -> list[dict[str, object]]:
+    """Reference designs trained for the whole budget: expected losses, the least first, from their nearest rows."""
+    if not references:
+        return []
+    rows = np.array([chooser.nearest(item.notes.choices) for item in references], np.int64)
+    mean, std = chooser.expected(observations, rows, budget=whole)
+    off = np.exp(Z90 * std / mean)
+    bounds = np.column_stack([mean, mean / off, mean * off]).tolist()
+    return [{"summary": summary(references[i].design), "expected": bounds[i]} for i in np.argsort(mean)]
 
 
 def _known(value: float) -> float | None:

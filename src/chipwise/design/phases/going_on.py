@@ -79,7 +79,7 @@ def _require_room(study: Study, items: Sequence[Candidate], spec: RunSpec) -> No
         for rung in item.rungs
     ]
     longest = max(ends, default=0.0)
-    if allowed.final < AS_LONG * longest:
+    if not allowed.alone and allowed.final < AS_LONG * longest:
         raise SpecError(
             f"one final training would be {allowed.show(allowed.final)}, but the run has already trained for "
             f"{allowed.show(longest)}; give at least that much",

@@ -13,8 +13,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
-from typing import Protocol
+from dataclasses import dataclass, replace
+from statistics import NormalDist
+from typing import NoReturn, Protocol
 
 import numpy as np
 
@@ -33,6 +34,10 @@ FINALISTS, MOST_FINALISTS = 2, 5  # usual number, and the number if first traini
 BATCH_PER_WORKER = 2
 FEWEST = 3  # trainings before the quality model is used
 OVERHEAD = 1.3  # cost of a second of training including validation and worker start, if those count
+SPREAD = 0.03  # standard deviation of the ln of final losses of the designs that are trained first
+AGREEMENT = {9: 0.75, 27: 0.65, 81: 0.55}  # correlation of ln losses after one such part of a training and at its end
+LEAST_FINAL = 0.2  # share of the whole budget that the only final training must be able to get
+MOST_FIRST = 64  # first trainings before the only final one
 ALL_FAILED = "every candidate failed in training; the trials' reasons are in trials.csv"
 NONE_MEASURED = "no candidate that was trained could be measured; the trials' reasons are in trials.csv"
 
@@ -83,6 +88,49 @@ def plan_finals(allowance: Allowance, training: float) -> tuple[Rung, ...]:
     """
     _check_budget(allowance, training)
     return (Rung(budget=allowance.final, count=int(training / allowance.final)),)
+
+
+def plan_alone(allowance: Allowance, training: float, *, slope: float, first: float = 0.0) -> tuple[Rung, ...]:
+    """First trainings that choose one design, and its training, which gets the rest of ``training``.
+
+    More first trainings find a better design (the best of n lies ``SPREAD`` times the agreement of short and final
+    losses times the expected maximum of n below their mean), and leave less for its training. The plan has as many, and
+    as long ones, as gain most; none if longer training gains more.
+
+    Args:
+        allowance: The budget of trainings.
+        training: What is left of it.
+        slope: Fall of the ln loss when the final training is twice as long.
+        first: Length that the first trainings must have, in the unit of the budget. Default: what gains most.
+
+    Raises:
+        SpecError: Too little is left for the final training.
+    """
+    least = allowance.total * LEAST_FINAL
+    if training < least:
+        _refuse(allowance, training, least)
+    best: float = 0.0
+    plan: tuple[Rung, ...] = (Rung(budget=training, count=1),)
+    for parts, agreement in AGREEMENT.items():
+        for count in range(2, MOST_FIRST + 1):
+            each = first or training / (parts + count)
+            rest = training - (count - 1) * each  # the chosen one continues its own first training
+            if each < allowance.shortest or rest < ETA * each or rest < least:
+                continue
+            found = SPREAD * agreement * NormalDist().inv_cdf((count - 0.375) / (count + 0.25))
+            gain = found + slope * math.log2(rest / training)
+            if gain > best:
+                best, plan = gain, (Rung(budget=each, count=count), Rung(budget=rest, count=1))
+    return plan
+
+
+def _refuse(allowance: Allowance, training: float, least: float) -> NoReturn:
+    rest = "calibration, measuring and tasks" if allowance.whole else "other trainings"
+    raise SpecError(
+        f"after {rest} {allowance.show(max(training, 0))} are left, less than the {allowance.show(least)} that the "
+        "winner's training needs; raise the budget",
+        field="budget",
+    )
 
 
 def _check_budget(allowance: Allowance, training: float) -> None:
@@ -210,9 +258,15 @@ class Halving:
         """
         last = len(self._plan) - 1
         for rung in range(1, last + 1):
+            if self._allowance.alone:
+                self._give_the_rest()
             self._on_phase(f"trainings of {self._allowance.show(self._plan[rung].budget)}")
             self.train(self.chosen(rung), rung)
-        finalists = [item for item in self.ranked(self._candidates()) if item.alive and item.after(last) is not None]
+        finalists = self._finished()
+        while not finalists and self._allowance.alone and self._left() > self._allowance.shortest:
+            self._give_the_rest()
+            self.train(self.chosen(last), last)  # the only final training failed: the next design gets what is left
+            finalists = self._finished()
         if not finalists:
             raise Infeasible(ALL_FAILED)
         if last == 0:  # nothing was measured yet: the best two that keep the limits
@@ -220,6 +274,22 @@ class Halving:
         finalists = [self._in_best_format(item, last) for item in finalists]
         trained = [item for item in map(self._fresh, references) if item.alive and item.after(last) is not None]
         return finalists, trained[0] if trained else None
+
+    def _finished(self) -> list[Candidate]:
+        """Candidates that were trained for the full budget, most promising first."""
+        last = len(self._plan) - 1
+        return [item for item in self.ranked(self._candidates()) if item.alive and item.after(last) is not None]
+
+    def _give_the_rest(self) -> None:
+        """Gives the only final training all that is left once that is known, and again if that training failed."""
+        study, left = self._trials.study, self._left()
+        failed = sum(item.notes.promoted > 0 and not item.alive for item in self._candidates())
+        if study.memory.get("rest") == failed or not math.isfinite(left):
+            return
+        *before, last = self._plan
+        done = before[-1].budget if before else 0.0  # of the chosen design, which continues
+        self._plan = (*before, replace(last, budget=max(left / self.overhead + done, ETA * done)))
+        study.remember(plan=[[rung.budget, rung.count] for rung in self._plan], rest=failed)
 
     def _first_within(self, items: Sequence[Candidate], count: int) -> list[Candidate]:
         """Measures until ``count`` candidates keep the limits; without any, returns the closest.

@@ -115,7 +115,7 @@ class Search(StoredRun):
         for item in self.trials.all():
             if item.trial.state == "running":
                 self._close(item)
-        self._explain(ready.chooser, halving)
+        self._explain(ready, halving)
         self.study.remember(
             winner=winner.number,
             baseline=None if reference is None else reference.number,
@@ -246,9 +246,10 @@ class Search(StoredRun):
         if known := Record(self.study.memory).sequence("finalists", list[int]):
             finalists, reference = ([self.trials[number] for number in part] for part in known)
             return finalists, reference[0] if reference else None
-        halving.explore(ready.references)
+        trained = () if self.allowance.alone else ready.references  # of a budget for one model none is left for them
+        halving.explore(trained)
         self._measure_candidates(ready)
-        finalists, best = halving.promote(ready.references)
+        finalists, best = halving.promote(trained)
         if best is None:
             best = self._earlier_reference(ready)
         kept = [item.number for item in finalists], [] if best is None else [best.number]
@@ -289,6 +290,7 @@ class Search(StoredRun):
                 seed=seed_of(self.study, spec),
                 allowance=self.allowance,
                 train=spec.train,
+                threads=spec.budget.workers if spec.train.on == "local" else 1,
                 on_progress=self._show_trainings,
             ),
             measurer=ready.measurer,
@@ -378,12 +380,21 @@ class Search(StoredRun):
             winner = finals.best([self.trials[item.number] for item in finals.contenders], reference)
         return self.trials[winner.number], None if reference is None else self.trials[reference.number]
 
-    def _explain(self, chooser: Chooser, halving: Halving) -> None:
+    def _explain(self, ready: Prepared, halving: Halving) -> None:
         """Stores the findings about the answer; a run is complete without them if they cannot be computed."""
         self._phase("explaining the answer")
         trained = [item for item in self.trials.all() if item.rungs and not item.is_reference]
+        alone = self.allowance.alone
         try:
-            found = explain_answer(self.space, chooser, halving.observations(), trained, seed=self.spec.seed)
+            found = explain_answer(
+                self.space,
+                ready.chooser,
+                halving.observations(),
+                trained,
+                references=ready.references if alone else (),
+                whole=self.allowance.total if alone else None,
+                seed=self.spec.seed,
+            )
         except ChipwiseError as error:
             found = {"knee_why": f"not known: {error}"}
         self.study.remember(answer=found)

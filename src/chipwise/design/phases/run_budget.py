@@ -10,11 +10,11 @@ from chipwise.core import units
 from chipwise.core.record import Record
 from chipwise.design.phases import task_evaluation
 from chipwise.design.phases.going_on import charge_of, fit_to_plan, plan_with, stored_plan
-from chipwise.design.phases.halving import OVERHEAD, Rung, plan_finals, plan_rungs
+from chipwise.design.phases.halving import ETA, LEAST_FINAL, OVERHEAD, Rung, plan_alone, plan_finals, plan_rungs
 from chipwise.design.phases.matrix_formats import CPU_S, chosen_by_matrix
 from chipwise.design.phases.supernet_prior import planned_cpu_s
 from chipwise.design.phases.trainings import trained
-from chipwise.design.run.budget_spec import allowance
+from chipwise.design.run.budget_spec import Allowance, allowance
 from chipwise.design.run.ledger import Ledger
 from chipwise.design.run.spec import RunSpec
 from chipwise.design.run.trials import Candidate, Trials
@@ -78,7 +78,8 @@ class RunBudget:
         if "plan" in self._trials.study.memory or any(item.rungs for item in self._trials.all()):
             return
         compared = any(True for _ in self._spec.task_settings.references(self._spec.space))
-        require_budget(self._spec, spent_s=self._ledger.total_s, ahead_s=ahead_s, trainings=2 if compared else 1)
+        trainings = 2 if compared and not self.allowance.alone else 1
+        require_budget(self._spec, spent_s=self._ledger.total_s, ahead_s=ahead_s, trainings=trainings)
 
     def plan(self, references: Sequence[Candidate]) -> tuple[Rung, ...]:
         """Distribution of the remaining budget over trainings; a resumed search has the same.
@@ -106,6 +107,8 @@ class RunBudget:
         )
         overhead = OVERHEAD if self.allowance.whole else 1.0
         training = (self.left - planned_cpu_s(supernet_s)) / overhead
+        if self.allowance.alone:
+            return self._plan_alone(training)
         training -= max(0.0, self.allowance.final - max(done)) if done else 0.0
         if self._spec.quality.chosen == "proxy":
             return plan_finals(self.allowance, training)
@@ -113,6 +116,17 @@ class RunBudget:
         plan = plan_rungs(self.allowance, training, least_share=least)
         first = plan[0].budget if len(plan) > 1 else 0.0
         return plan_rungs(self.allowance, training - first * max(0, done.count(0.0) - 1), least_share=least)
+
+    def _plan_alone(self, training: float) -> tuple[Rung, ...]:
+        """First trainings and the winner's, which gets the rest; after a resumed run's own, the winner's alone."""
+        items = [item for item in self._trials.all() if not item.is_reference]
+        charges = [charge for item in items if (charge := charge_of(item, self.allowance))]
+        if charges:
+            last = Rung(budget=training + max(charges), count=1)
+            return Rung(budget=min(*charges, last.budget / ETA), count=0), last
+        if self._spec.quality.chosen == "proxy":
+            return (Rung(budget=training, count=1),)
+        return plan_alone(self.allowance, training, slope=self._spec.task_settings.law.slope)
 
 
 def measuring_s(total_s: float, *, by_matrix: bool = False) -> float:
@@ -144,7 +158,7 @@ def require_budget(spec: RunSpec, *, spent_s: float, ahead_s: float, trainings: 
         enough *= 1.05
         larger = replace(spec, budget=replace(spec.budget, cpu=f"{enough} s"))
     advised = units.show(ROUND_S * math.ceil(enough / ROUND_S), "time")
-    final = units.show(spec.allowance.final, "time")
+    final = units.show(_least_final(spec.allowance), "time")
     raise SpecError(
         f"{units.show(spec.allowance.total, 'time')} of CPU time are too little: calibration and preparation take "
         f"{units.show(spent_s + ahead_s, 'time')} or more, measuring and the report "
@@ -159,4 +173,8 @@ def _holds(spec: RunSpec, before_s: float, trainings: int) -> bool:
     allowed = allowance(spec.budget, spec.train)
     left_s = allowed.total - before_s - set_aside_s(allowed.total)
     left_s -= planned_cpu_s(spec.quality.shared_s(allowed.total))
-    return left_s / OVERHEAD >= trainings * allowed.final
+    return left_s / OVERHEAD >= trainings * _least_final(allowed)
+
+
+def _least_final(allowed: Allowance) -> float:
+    return allowed.total * LEAST_FINAL if allowed.alone else allowed.final

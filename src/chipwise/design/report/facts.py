@@ -270,7 +270,7 @@ def comparison(record: RunRecord) -> str:
     """Comparison of winner and reference design in words."""
     winner, reference = record.trial(record.winner), record.trial(record.baseline)
     if reference is None:
-        return "There is no reference design to compare with."
+        return _without_search(record)
     if winner is None:
         return "There is no winner to compare the reference design with yet."
     if winner.number == reference.number:
@@ -311,6 +311,23 @@ def comparison(record: RunRecord) -> str:
             "same": f"The winner {does} about as well as the reference design. ",
         }[verdict]
     return f"{opening}{caveats(record)}Winner against reference design: {'; '.join(parts)}.{as_good(record)}"
+
+
+def _without_search(record: RunRecord) -> str:
+    """What the reference design would be expected to reach with the whole budget, where it was not trained."""
+    winner, metric = record.trial(record.winner), record.words.metric
+    if not record.answer.alternatives:
+        return "There is no reference design to compare with."
+    best = record.answer.alternatives[0]
+    mean, low, high = best.expected
+    ours = None if winner is None else value(record, winner, reported_quality(record, winner)[0]).value
+    against = "" if ours is None else f" The winner has {metric.text(ours)}."
+    return (
+        f"Without a search, the whole budget could have trained the {record.words.labels.reference} "
+        f"({best.summary}) to an expected {metric.title} of {metric.text(mean)} "
+        f"({metric.text(min(low, high))} to {metric.text(max(low, high))}; predicted from this run's trainings)."
+        f"{against}"
+    )
 
 
 def as_good(record: RunRecord) -> str:

@@ -247,6 +247,14 @@ class Relaxed:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Alternative:
+    """What the whole budget could have bought without a search: a reference design, and its expected loss."""
+
+    summary: str
+    expected: tuple[float, float, float]  # loss, and its 90 % interval
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
     """Explanation of the answer. Quality is the expected value after a full training."""
 
@@ -257,6 +265,7 @@ class Answer:
     importance: dict[str, dict[str, float]] = field(default_factory=dict)  # objective -> choice -> share of variance
     growth: tuple[float, ...] = ()  # hypervolume after each candidate
     growth_random: tuple[float, ...] = ()  # average for random candidates within the limits
+    alternatives: tuple[Alternative, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

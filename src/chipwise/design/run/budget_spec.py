@@ -22,7 +22,7 @@ UNITS: tuple[Unit, ...] = ("cpu", "gpu", "tokens", "usd")
 USUAL_CPU = "20 min"
 LEAST_S, LEAST_TOKENS = 20.0, 100_000
 SHORTEST = {"cpu": 1.0, "gpu": 1.0, "tokens": 50_000.0}  # a shorter training shows nothing
-FINAL_SHARE = 5  # a final training takes one part in so many of the whole
+FINAL_SHARE = 0.7  # of the whole: about what the training of the winner takes where a run file leaves ``final`` out
 MOST_WORKERS = 1024
 _LATER = {"later": True}  # leaves the identity of files that do not use the field as it was
 _MEANT = {"cpu": "CPU seconds", "gpu": "GPU seconds", "tokens": "tokens", "usd": "dollars"}
@@ -35,8 +35,10 @@ class BudgetSpec:
     Dollars may stand beside tokens: trainings then end where the first of the two is spent.
 
     ``cpu`` counts every phase where the search trains on this machine's cores: calibration, tokenisers, trainings,
-    measurements. The others count trainings alone. ``final`` is what one final training takes, in the same unit; the
-    reference design's training gets exactly as much.
+    measurements. The others count trainings alone.
+
+    Without ``final``, the budget is for the model: short trainings choose one design, whose training gets the rest.
+    With it, two or more finalists and the reference design are trained for exactly that much each, in the same unit.
     """
 
     cpu: str | float | None = None  # 20 min, unless there is another budget; a bare number is refused: it lacks a unit
@@ -81,8 +83,8 @@ class BudgetSpec:
 
     @property
     def final_amount(self) -> float:
-        """One final training, in the same unit; a fifth of the whole unless stated."""
-        return _amount(self.final, self.unit, "final") if self.final is not None else self.total / FINAL_SHARE
+        """One final training, in the same unit; unless stated, about what the winner's training will get."""
+        return _amount(self.final, self.unit, "final") if self.final is not None else self.total * FINAL_SHARE
 
     @property
     def cpu_s(self) -> float:
@@ -124,6 +126,7 @@ class Allowance:
     total: float
     final: float  # one final training
     whole: bool  # whether everything the search does on this machine counts, not its trainings alone
+    alone: bool = False  # whether one design is trained for all that is left, ``final`` being about as much
     usd: float | None = None  # of a budget in tokens, the dollars that it may not exceed either
     usd_per_s: float | None = None  # of the device that trains
 
@@ -182,6 +185,7 @@ def allowance(budget: BudgetSpec, train: TrainSpec) -> Allowance:
         total=total,
         final=final,
         whole=unit == "cpu" and train.whole,
+        alone=budget.final is None,
         usd=_amount(budget.usd, "usd", "usd") if both else None,
         usd_per_s=price if both else None,
     )

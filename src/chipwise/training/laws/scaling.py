@@ -26,6 +26,7 @@ from chipwise.predict.cost.model import Predicted
 EXPONENTS = (0.2, 0.3, 0.4, 0.5)
 BELIEF = 0.15  # weight of each of START's predictions, relative to an observed training
 CONSTANTS = 6  # number of constants of the law
+USUAL_LAYERS, USUAL_HEAD, USUAL_TEXT = 1e6, 5e5, 3e7  # parameters, and bytes read by a training of ten minutes
 PASSES_EXPONENT = 1.5  # roughly how the Fréchet distance of images falls with sampling steps (tasks/diffusion)
 
 
@@ -47,6 +48,16 @@ class Law:
         n, h, d = (np.asarray(item, float) for item in (layers, head, text_bytes))
         sizes = self.layers * n**-self.size_exponent + self.head * h**-self.size_exponent
         return np.asarray(self.floor + sizes + self.text * d**-self.text_exponent)
+
+    @property
+    def slope(self) -> float:
+        """Fall of the ln loss when a model of the usual size is trained twice as long.
+
+        >>> round(START.slope, 3)
+        0.081
+        """
+        once, twice = self.loss(USUAL_LAYERS, USUAL_HEAD, np.array([1.0, 2.0]) * USUAL_TEXT)
+        return float(np.log(once / twice))
 
     def of_passes(self, count: ArrayLike) -> Float64Array:
         """Factor on the loss of models that answer in ``count`` passes, (n,); tends to 1 for many passes."""

@@ -42,7 +42,8 @@ class Optimiser:
         model: The model. Muon updates its layers' matrices, AdamW all other parameters.
         matrix_rate: Muon's learning rate at scale 1.
         table_rate: AdamW's learning rate at scale 1.
-        weight_decay: Weight decay of the layers' matrices; other parameters have none.
+        weight_decay: Weight decay of the layers' matrices.
+        table_decay: Weight decay of all other matrices, such as the token table and the head; vectors have none.
         rounds: Iterations of orthogonalisation; each costs three matrix products.
         momentum: Momentum of the matrices; other parameters use 0.1 less.
     """
@@ -54,6 +55,7 @@ class Optimiser:
         matrix_rate: float,
         table_rate: float,
         weight_decay: float,
+        table_decay: float = 0.0,
         rounds: int = 3,
         momentum: float = 0.8,
     ) -> None:
@@ -69,8 +71,10 @@ class Optimiser:
         self._averages = {
             shape: torch.zeros(len(group), *shape, device=group[0][1].device) for shape, group in self._shapes.items()
         }
+        tables, vectors = ([p for _, p in self._rest if (p.ndim > 1) is several] for several in (True, False))
+        groups: list[dict[str, object]] = [{"params": tables, "weight_decay": table_decay}, {"params": vectors}]
         self._adam = torch.optim.AdamW(
-            [p for _, p in self._rest],
+            groups,
             lr=table_rate,
             betas=(momentum - 0.1, 0.95),
             eps=1e-10,

@@ -212,6 +212,7 @@ class Run:
             matrix_rate=matrix_rate,
             table_rate=table_rate,
             weight_decay=recipe.weight_decay,
+            table_decay=recipe.table_decay,
             rounds=recipe.rounds,
             momentum=recipe.momentum,
         )

@@ -44,6 +44,7 @@ SPEC = build(
         },
         "data": {},
         "constraints": {"tpot_p99": "<= 300 us"},
+        "budget": {"cpu": "20 min", "final": "4 min"},
     },
 )
 SPACE = SearchSpace(SPEC.space)

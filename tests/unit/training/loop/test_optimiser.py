@@ -77,3 +77,18 @@ def test_weight_decay_shrinks_matrices_of_layers_alone() -> None:
     for name, value in model.state_dict().items():
         shrunk = 0.95 if name.startswith("layers.") and value.ndim == 2 else 1.0  # 1 − 0.1 · 0.5
         assert torch.allclose(value, before[name] * shrunk, atol=1e-6), name
+
+
+def test_table_decay_shrinks_the_other_matrices_alone() -> None:
+    model = Model()
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    optimiser = Optimiser(model, matrix_rate=0.1, table_rate=0.2, weight_decay=0.0, table_decay=0.5)
+    for p in model.parameters():
+        p.grad = torch.zeros_like(p)
+    optimiser.step(1.0)
+    shrunk = []
+    for name, value in model.state_dict().items():
+        table = value.ndim > 1 and not name.startswith("layers.")
+        shrunk.append(table)
+        assert torch.allclose(value, before[name] * (0.9 if table else 1.0), atol=1e-6), name  # 1 − 0.2 · 0.5
+    assert set(shrunk) == {True, False}

@@ -11,6 +11,7 @@ import numpy as np
 from chipwise.deploy.export.gguf import export_if_possible
 from chipwise.deploy.export.hf import save_pretrained
 from chipwise.model.space.space_spec import SpaceSpec
+from chipwise.training.data.recipe import TEXT_TABLE_DECAY
 from chipwise.training.data.text import load_corpus
 from chipwise.training.data.tokenizer import TokenStore
 from chipwise.training.tasks.protocol import Exported
@@ -26,6 +27,8 @@ CONTINUATIONS, PROMPT_WORDS, CONTINUED_TOKENS = 10, 8, 32
 
 class TextData(TokenTaskData[TokenStore]):
     """See :class:`chipwise.training.tasks.protocol.TaskData`; a tokenizer is trained for each vocabulary."""
+
+    recipe: Mapping[str, object] = {"table_decay": TEXT_TABLE_DECAY}
 
     @classmethod
     def open(cls, data: Mapping[str, object], *, base: Path, folder: Path, space: SpaceSpec) -> Self:

@@ -1,0 +1,112 @@
+"""A budget for one model: how many first trainings choose it, who is trained, and what a failure costs."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from test_budget import Clock, TimedTrainer
+from toy_run import SPACE, SPEC, Limits, metrics, two_bytes
+
+from chipwise.design.phases.choosing import Chooser
+from chipwise.design.phases.halving import AGREEMENT, SPREAD, Halving, plan_alone
+from chipwise.design.phases.screening import screen
+from chipwise.design.run.budget_spec import Allowance
+from chipwise.design.run.trials import Trials, choice_labels
+from chipwise.design.strategies.study import Study
+from chipwise.errors import SpecError
+from chipwise.training.laws.scaling import START
+
+ALONE = Allowance(unit="cpu", total=100.0, final=70.0, whole=False, alone=True)
+
+
+@given(total=st.floats(60, 1e6), share=st.floats(0.2, 1.0), slope=st.floats(0.001, 0.3))
+def test_a_plan_spends_what_there_is_on_short_trainings_and_one_long_one(
+    total: float, share: float, slope: float
+) -> None:
+    allowed = Allowance(unit="cpu", total=total, final=0.7 * total, whole=False, alone=True)
+    *first, last = plan_alone(allowed, share * total, slope=slope)
+    assert last.count == 1
+    spent = last.budget + sum(rung.budget * (rung.count - 1) for rung in first)
+    assert spent == pytest.approx(share * total)
+    assert all(allowed.shortest <= rung.budget <= last.budget / 3 for rung in first)
+
+
+def test_where_longer_training_gains_more_than_any_choice_nothing_is_tried() -> None:
+    """Two trainings of a hundredth gain at most 0.01, and cost a hundredth of a doubling of 2."""
+    (only,) = plan_alone(ALONE, 100.0, slope=2.0)
+    assert (only.budget, only.count) == (100.0, 1)
+    first, last = plan_alone(ALONE, 100.0, slope=0.001)
+    assert first.count > 10
+    assert last.budget >= 20.0
+
+
+def test_the_gain_of_the_plan_for_text_by_pencil() -> None:
+    """The best of n of spread 3 %, seen through short trainings, less what the shorter long training loses."""
+    first, last = plan_alone(
+        Allowance(unit="cpu", total=960, final=672, whole=True, alone=True), 650, slope=START.slope
+    )
+    parts = min(AGREEMENT, key=lambda each: abs(650 / (each + first.count) - first.budget))
+    best_of = {5: 1.18, 6: 1.28, 7: 1.36, 8: 1.43, 9: 1.49, 10: 1.55}[first.count]
+    gain = SPREAD * AGREEMENT[parts] * best_of - START.slope * math.log2(650 / last.budget)
+    assert 0.005 < gain < 0.03
+
+
+def test_too_little_for_the_winner_is_refused() -> None:
+    with pytest.raises(SpecError, match=r"19 s of CPU time are left, less than the 20 s .* raise the budget"):
+        plan_alone(ALONE, 19.0, slope=0.1)
+
+
+def run(clock: Clock, diverges: tuple[int, ...] = ()):
+    study = Study(None, name="toy", directions=["minimize", "minimize"], identity="toy", choices=choice_labels(SPACE))
+    trials = Trials(study, SPEC, SPACE)
+    chooser = Chooser(
+        SPACE, screen(SPACE, metrics, SPEC.limits, seed=0, draws=500), metrics, SPEC.goals, SPEC.limits,
+        final=ALONE.final, bytes_per_token=two_bytes, seed=0,
+    )  # fmt: skip
+    trainer = TimedTrainer(clock, diverges=diverges)
+    halving = Halving(
+        trials, plan_alone(ALONE, clock.left_s, slope=0.03), chooser=chooser, allowance=ALONE, trainer=trainer,
+        measurer=Limits(trials, None), predict=lambda row: {"tpot_p50": [1.0, 1.0, 1.0]}, workers=1,
+        left=lambda: clock.left_s,
+    )  # fmt: skip
+    return trials, halving, trainer
+
+
+def test_one_design_gets_what_the_others_leave() -> None:
+    clock = Clock(100.0, 1.0)
+    _, halving, trainer = run(clock)
+    halving.explore([])
+    left = clock.left_s
+    (finalist,), reference = halving.promote([])
+    assert reference is None
+    assert finalist.rungs[-1].cpu_s == pytest.approx(left + finalist.rungs[0].cpu_s)
+    assert clock.left_s == pytest.approx(0.0)
+    assert [rung for _, rung in trainer.asked].count(1) == 1
+
+
+class FailsOnce(TimedTrainer):
+    """The first long training diverges after half of its time."""
+
+    failed = False
+
+    def run(self, jobs):
+        for job in jobs:
+            left_s, fails = self.clock.left_s, job.rung == 1 and not self.failed
+            self.diverges = (job.candidate.design.arch.d_model,) if fails else ()
+            yield from super().run([job])
+            if fails:
+                self.failed, self.clock.left_s = True, left_s / 2
+
+
+def test_where_the_long_training_fails_the_next_design_gets_what_is_left() -> None:
+    clock = Clock(100.0, 1.0)
+    trials, halving, trainer = run(clock)
+    trainer.__class__ = FailsOnce
+    halving.explore([])
+    (finalist,), _ = halving.promote([])
+    assert [item.trial.state for item in trials.all()].count("failed") == 1
+    assert finalist.alive
+    assert clock.left_s == pytest.approx(0.0)
