@@ -35,3 +35,8 @@ def table(head: Sequence[str], rows: Iterable[Sequence[str]], numbers: set[int] 
         for row in rows
     )
     return f'<div class="scroll"><table><thead><tr>{top}</tr></thead><tbody>{body}</tbody></table></div>'
+
+
+def text_table(head: Sequence[str], rows: Iterable[Sequence[str]], numbers: set[int] | None = None) -> str:
+    """A table of cells that are plain text."""
+    return table([safe(cell) for cell in head], [[safe(cell) for cell in row] for row in rows], numbers)

@@ -10,7 +10,7 @@ from chipwise.core import units
 from chipwise.core.files import write_output
 from chipwise.core.page.document import document
 from chipwise.core.page.figures import Figure, Trace, axis, escape, figure, scatter
-from chipwise.core.page.markup import safe, section, table
+from chipwise.core.page.markup import safe, section, text_table
 from chipwise.core.statistics import Z90
 from chipwise.design.fleet.evaluating import Evaluator
 from chipwise.design.fleet.holding import limits_of
@@ -71,11 +71,11 @@ def write_plan_page(plan: FleetPlan, path: Path) -> None:
         StorageError: The file cannot be written.
     """
     page = _Page(f"Plan for {plan.question.model}", plan.headline())
-    page.add("question", "What was asked", table(["", ""], _asked(plan.question)))
+    page.add("question", "What was asked", text_table(["", ""], _asked(plan.question)))
     page.add("options", "Fleets that hold", _options(plan), _ABOUT_NEEDED)
     if plan.left_out:
-        rows = [[safe(each.device), safe(each.reason)] for each in plan.left_out]
-        page.add("left-out", "Devices in no fleet", table(["device", "why"], rows))
+        rows = [(each.device, each.reason) for each in plan.left_out]
+        page.add("left-out", "Devices in no fleet", text_table(["device", "why"], rows))
     if plan.best.commands or plan.best.deployment:
         page.add("serve", "How to serve the cheapest", _commands(plan.best.commands, plan.best.deployment))
     if front := _front(plan):
@@ -102,14 +102,14 @@ def write_simulation(found: Simulation, path: Path) -> None:
         StorageError: The file cannot be written.
     """
     page = _Page(f"{found.model} on {found.label}", found.headline())
-    page.add("question", "What was asked", table(["", ""], _simulated(found)))
+    page.add("question", "What was asked", text_table(["", ""], _simulated(found)))
     rows = [
-        [safe(name), *(safe(units.show(value, "time")) for value in (item.value, item.low or 0.0, item.high or 0.0))]
+        [name, *(units.show(value, "time") for value in (item.value, item.low or 0.0, item.high or 0.0))]
         for name, item in found.times.items()
     ]
     if found.commands or found.deployment:
         page.add("serve", "How to serve it", _commands(found.commands, found.deployment))
-    page.add("times", "Times", table(["metric", "predicted", "low", "high"], rows, numbers={1, 2, 3}))
+    page.add("times", "Times", text_table(["metric", "predicted", "low", "high"], rows, numbers={1, 2, 3}))
     page.request(found.times)
     page.engine(found.state)
     page.write(path)
@@ -121,7 +121,7 @@ _ABOUT_NEEDED = (
 )
 
 
-def _asked(question: FleetQuestion) -> list[list[str]]:
+def _asked(question: FleetQuestion) -> list[tuple[str, str]]:
     """Model, load, limits and choices, as rows of a table."""
     rows = [("model", question.model), ("load", load_in_words(question))]
     rows += [("limit", f"{where} ≤ {units.show(limit, 'time')}") for where, limit in _limits(question)]
@@ -133,7 +133,7 @@ def _asked(question: FleetQuestion) -> list[list[str]]:
     if question.usd_per_s is not None:
         rows.append(("budget", f"at most {units.show(question.usd_per_s, 'price_rate')}"))
     rows.append(("devices in all", f"at most {question.most_devices:,}"))
-    return [[safe(name), safe(text)] for name, text in rows]
+    return rows
 
 
 def load_in_words(question: FleetQuestion) -> str:
@@ -165,14 +165,14 @@ def _limits(question: FleetQuestion) -> list[tuple[str, float]]:
     return found
 
 
-def _simulated(found: Simulation) -> list[list[str]]:
+def _simulated(found: Simulation) -> list[tuple[str, str]]:
     """Model, load and serving setup, as rows of a table."""
     rows = [("model", found.model), ("load", found.load), ("served by", found.label)]
     if found.saturation_per_s is not None:
         rows.append(("saturates at", f"{units.number(found.saturation_per_s)} requests/s ({found.bottleneck})"))
     rows.append(("price", "unknown" if found.usd_per_h is None else f"${found.usd_per_h:,.2f}/h"))
     rows.append(("times are", found.provenance))
-    return [[safe(name), safe(text)] for name, text in rows]
+    return rows
 
 
 def _commands(lines: Sequence[str], deployment: str) -> str:
@@ -193,9 +193,9 @@ def _options(plan: FleetPlan) -> str:
         ]
         chance = units.show(option.chance, "share", digits=2)
         label = f"{option.label} ({option.about_margin})" if option.pays_for_certainty else option.label
-        rows.append([safe(cell) for cell in (label, price, needed, *shown, chance, option.bottleneck)])
+        rows.append((label, price, needed, *shown, chance, option.bottleneck))
     head = ["fleet", "price", "needed", "P99 TTFT", "P99 TPOT", "chance", "bottleneck"]
-    return table(head, rows, numbers={1, 2, 5})
+    return text_table(head, rows, numbers={1, 2, 5})
 
 
 def _front(plan: FleetPlan) -> Figure | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from chipwise.core import units
-from chipwise.core.page.markup import safe, section, table
+from chipwise.core.page.markup import safe, section, text_table
 from chipwise.core.record import Record
 from chipwise.design.report.record import RunRecord
 
@@ -57,20 +57,20 @@ def by_matrix(record: RunRecord) -> str:
     """The section: the choice, and the effect of each matrix on time and loss; empty if nothing was chosen."""
     if not known(record):
         return ""
-    parts = [table(head(record), [[safe(cell) for cell in row] for row in rows(record)])]
+    parts = [text_table(head(record), rows(record))]
     for name, item in known(record).items():
         tried = []
         for each in item.records("tried"):
             loss = each.get("loss", float, None)
             tried.append(
                 [
-                    safe(each.get("name", str)),
-                    safe(each.get("form", str)),
+                    each.get("name", str),
+                    each.get("form", str),
                     f"{each.get('seconds_ratio', float):.3f}",
-                    "not judged: no faster" if loss is None else safe(_quality(record, loss)),
+                    "not judged: no faster" if loss is None else _quality(record, loss),
                     "kept" if each.get("kept", bool) else "",
                 ]
             )
         heads = (f"matrix of the {name}", "tried in", "times the time before", record.words.metric.title, "")
-        parts.append(table(heads, tried))
+        parts.append(text_table(heads, tried))
     return section("by-matrix", TITLE, "".join(parts), safe(note(record)))

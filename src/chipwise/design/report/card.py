@@ -9,7 +9,7 @@ from chipwise.core import units
 from chipwise.core.statistics import Z95
 from chipwise.design.limits import DERIVED
 from chipwise.design.report import by_matrix, facts, insights, law_text, unmet, words
-from chipwise.design.report.record import ByLaw, RunRecord, Trial
+from chipwise.design.report.record import RunRecord, Trial
 
 _ONNX = """
 ```python
@@ -42,21 +42,22 @@ def card(record: RunRecord) -> str:
     parts += ["## Was it designed for this chip?", _designed(record, winner)]
     parts += ["## Promised and measured", _promises(record, winner)]
     if by_matrix.known(record):
-        chosen = [[line_of(cell) for cell in row] for row in by_matrix.rows(record)]
-        parts += [
-            f"## {by_matrix.TITLE}",
-            f"{line_of(by_matrix.note(record))}\n\n{_table(by_matrix.head(record), chosen)}",
-        ]
+        shown = _text_table(by_matrix.head(record), by_matrix.rows(record))
+        parts += [f"## {by_matrix.TITLE}", f"{line_of(by_matrix.note(record))}\n\n{shown}"]
     parts += ["## Against the reference design", _reference(record, winner)]
     if record.elsewhere:
-        parts += ["## On other devices", _elsewhere(record)]
-    for shown in record.words.task.report_sections(record.samples):
-        parts += [f"## {shown.title}", shown.text] if shown.text else []
+        rows = [insights.elsewhere_row(record, device) for device in record.elsewhere]
+        shown = _text_table(insights.elsewhere_head(record), rows)
+        parts += ["## On other devices", f"{insights.ELSEWHERE_NOTE}\n\n{shown}"]
+    for own in record.words.task.report_sections(record.samples):
+        parts += [f"## {own.title}", own.text] if own.text else []
     if record.continuations:
-        parts += ["## What it writes", _continuations(record)]
+        head, *texts = insights.continued(record)
+        parts += ["## What it writes", f"{insights.WRITES_NOTE}\n\n{_text_table(head, texts)}"]
     if record.tasks:
         parts += ["## On its tasks", _tasks(record, winner)]
-    parts += ["## Data", _data(record) if record.law is None else _law(record.law)]
+    law = None if record.law is None else law_text.told(record.law)
+    parts += ["## Data", _data(record) if law is None else "\n".join(f"- {name}: {line_of(law[name])}" for name in law)]
     parts += ["## Training", _training(record, winner)]
     if record.rankings:
         parts += ["## How well candidates were ranked early", _rankings(record)]
@@ -210,6 +211,11 @@ def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     return "\n".join("| " + " | ".join(line) + " |" for line in lines)
 
 
+def _text_table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """A table of cells from files, whose markup is escaped."""
+    return _table(head, [[line_of(cell) for cell in row] for row in rows])
+
+
 def _reference(record: RunRecord, winner: Trial | None) -> str:
     reference = record.trial(record.baseline)
     text = line_of(facts.comparison(record))
@@ -228,24 +234,8 @@ def _reference(record: RunRecord, winner: Trial | None) -> str:
     return f"{text}\n\n{_table(head, rows)}"
 
 
-def _elsewhere(record: RunRecord) -> str:
-    rows = [[line_of(cell) for cell in insights.elsewhere_row(record, device)] for device in record.elsewhere]
-    return f"{insights.ELSEWHERE_NOTE}\n\n{_table(insights.elsewhere_head(record), rows)}"
-
-
-def _continuations(record: RunRecord) -> str:
-    both = any(item.baseline is not None for item in record.continuations)
-    head = ("beginning of a test entry", "winner", *(["reference design"] if both else []))
-    rows = [
-        (line_of(item.prompt), line_of(item.winner), *([line_of(item.baseline or "")] if both else []))
-        for item in record.continuations
-    ]
-    return f"{insights.WRITES_NOTE}\n\n{_table(head, rows)}"
-
-
 def _tasks(record: RunRecord, winner: Trial | None) -> str:
-    rows = [[line_of(cell) for cell in row] for row in insights.task_rows(record)]
-    text = f"{insights.TASK_NOTE}\n\n{_table(insights.TASK_HEAD, rows)}"
+    text = f"{insights.TASK_NOTE}\n\n{_text_table(insights.TASK_HEAD, insights.task_rows(record))}"
     if winner is not None and any(score.confusion for score in winner.tasks.values()):
         text += "\n\nConfusion matrices are in `report.html`, the tuned classifiers in `winner/tasks/`."
     return text
@@ -254,18 +244,14 @@ def _tasks(record: RunRecord, winner: Trial | None) -> str:
 def _rankings(record: RunRecord) -> str:
     parts = [line_of(insights.RANKING_NOTE)]
     for ranking in record.rankings:
-        rows = [[line_of(cell) for cell in row] for row in insights.ranking_rows(ranking)]
-        shown = f"\n\n{_table(insights.RANKING_HEAD, rows)}" if rows else ": too few to tell."
+        rows = insights.ranking_rows(ranking)
+        shown = f"\n\n{_text_table(insights.RANKING_HEAD, rows)}" if rows else ": too few to tell."
         parts.append(f"{line_of(insights.ranking_title(ranking))}{shown}")
     return "\n\n".join(parts)
 
 
 def _sourced(record: RunRecord, known: facts.Value, metric: str) -> str:
     return words.UNKNOWN if known.value is None else f"{record.words.show(known.value, metric)} ({known.source})"
-
-
-def _law(law: ByLaw) -> str:
-    return "\n".join(f"- {name}: {line_of(text)}" for name, text in law_text.told(law).items())
 
 
 def _data(record: RunRecord) -> str:

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from chipwise.core import units
 from chipwise.core.page.document import document
-from chipwise.core.page.markup import safe, section, table
+from chipwise.core.page.markup import safe, section, text_table
 from chipwise.core.record import Record
 from chipwise.design.report import facts, insights, words
 from chipwise.design.report.card import line_of
@@ -37,11 +37,10 @@ def page(record: RunRecord) -> str:
         + "</nav>"
     )
     verdict = f'<div class="answer"><h2>{safe(title(record))}</h2><p class="verdict">{safe(said(record))}</p></div>'
-    columns = ["", *[safe(facts.name(record, trial)) for trial in contenders(record)]]
-    drawn = [[safe(cell) for cell in row] for row in rows(record)]
+    columns = ["", *[facts.name(record, trial) for trial in contenders(record)]]
     sections = [
         constraints(record),
-        section("contenders", "Original, cut, first layers alone", table(columns, drawn), safe(_CAPTION)),
+        section("contenders", "Original, cut, first layers alone", text_table(columns, rows(record)), safe(_CAPTION)),
         insights.tasks(replace(record, tasks=tuple(task for task in record.tasks if task.name != "original"))),
         section("how", "How the cut was chosen", f"<p>{safe(_how(record))}</p>"),
         budget(record),

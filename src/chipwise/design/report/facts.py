@@ -184,8 +184,8 @@ def there(device: Elsewhere, trial: int | None, metric: str) -> Value | None:
     return Value(value=known[metric], low=low, high=high, source="predicted")
 
 
-def checks(record: RunRecord, trial: Trial) -> tuple[Check, ...]:
-    """Every constraint checked for the trial. Only a measurement (or a count) can meet or break one.
+def checks(record: RunRecord, trial: Trial | None) -> tuple[Check, ...]:
+    """Every constraint checked for the trial, if there is one. Only a measurement (or a count) can meet or break one.
 
     A limit on a percentile is met where the bound of its 95 % interval meets it; where only the measured value does, or
     too few samples bound a P99, it is probably met. A soft limit that is exceeded is penalised, by the measurement or,
@@ -214,7 +214,10 @@ def _believed(check: Check) -> float | None:
     return check.promised.value if check.measured is None else check.measured
 
 
-def _check(record: RunRecord, trial: Trial, constraint: Constraint) -> Check:
+def _check(record: RunRecord, trial: Trial | None, constraint: Constraint) -> Check:
+    if trial is None:
+        nothing, shown = _known(None, "unknown"), (words.UNKNOWN, words.NOT_MEASURED)
+        return Check(constraint=constraint, promised=nothing, measured=None, status="unknown", shown=shown)
     promise, known = promised(record, trial, constraint.metric), value(record, trial, constraint.metric)
     measured = known.value if known.source in ("measured", "trained", "counted") else None
     chance = None if measured is not None else trial.chances.get(constraint.metric)

@@ -170,25 +170,13 @@ def constraints(record: RunRecord) -> str:
     if not record.constraints:
         return section("constraints", title, empty("The specification states no constraint."))
     trial = record.trial(record.winner) or record.trial(record.baseline)
-    if trial is None:
-        rows = [
-            [
-                safe(record.words.label(c.metric)),
-                safe(words.limit(c.text)),
-                words.UNKNOWN,
-                words.NOT_MEASURED,
-                "",
-                _badge("unknown"),
-            ]
-            for c in record.constraints
-        ]
-        caption = "No winner and no reference design yet, so nothing was checked."
-    else:
-        rows = [_check_row(record, item) for item in facts.checks(record, trial)]
+    caption = "No winner and no reference design yet, so nothing was checked."
+    if trial is not None:
         caption = (
             f"Of the {safe(facts.name(record, trial))}. Promised: predicted before anything of it was measured. "
             f"{_how_measured(record, trial)} {safe(facts.paid(record, trial))}"
         )
+    rows = [_check_row(record, item) for item in facts.checks(record, trial)]
     head = ("constraint", "limit", "promised", "measured", "share of the limit", "")
     return section("constraints", title, table(head, rows, numbers={2, 3, 4}), caption)
 

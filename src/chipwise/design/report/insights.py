@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Final
 
 from chipwise.core import units
-from chipwise.core.page.markup import empty, safe, section, table
+from chipwise.core.page.markup import empty, safe, section, table, text_table
 from chipwise.design.limits import SPENDING
 from chipwise.design.report import facts, words
 from chipwise.design.report.record import Agreement, Answer, Elsewhere, Ranking, Relaxed, RunRecord, TaskScore, Trial
@@ -65,8 +65,8 @@ def tasks(record: RunRecord) -> str:
     """The page's section on tasks; nothing where the run has none."""
     if not record.tasks:
         return ""
-    rows = [[safe(cell) for cell in row] for row in task_rows(record)]
-    return section("tasks", "Tasks", table(TASK_HEAD, rows, numbers={2, 3, 4, 5}), safe(TASK_NOTE))
+    shown = text_table(TASK_HEAD, task_rows(record), numbers={2, 3, 4, 5})
+    return section("tasks", "Tasks", shown, safe(TASK_NOTE))
 
 
 def ranking_title(ranking: Ranking) -> str:
@@ -100,9 +100,9 @@ def rankings(record: RunRecord) -> str:
         return ""
     parts = []
     for ranking in record.rankings:
-        rows = [[safe(cell) for cell in row] for row in ranking_rows(ranking)]
+        rows = ranking_rows(ranking)
         parts.append(f"<h3>{safe(ranking_title(ranking))}</h3>")
-        parts.append(table(RANKING_HEAD, rows, numbers={1, 2, 3, 4}) if rows else empty("Too few candidates."))
+        parts.append(text_table(RANKING_HEAD, rows, numbers={1, 2, 3, 4}) if rows else empty("Too few candidates."))
     return section("rankings", "How well candidates were ranked early", "".join(parts), safe(RANKING_NOTE))
 
 
@@ -211,14 +211,12 @@ def explained(record: RunRecord) -> str:
     if answer.growth:
         parts.append(f"<p>{safe(growth(answer))}</p>")
     if answer.relaxed:
-        rows = [[safe(cell) for cell in relaxed(record, item)] for item in answer.relaxed]
         share = units.show(answer.relaxed[0].share, "share", digits=2)
         head = ("constraint", f"relaxing it by {share} gains", "best expected values", "example design")
-        parts.append(table(head, rows))
+        parts.append(text_table(head, [relaxed(record, item) for item in answer.relaxed]))
     if answer.importance:
         columns = ("choice", *[f"share of the variance of {record.words.label(name)}" for name in answer.importance])
-        rows = [[safe(cell) for cell in row] for row in importance(answer)]
-        parts.append(table(columns, rows, numbers=set(range(1, len(columns)))))
+        parts.append(text_table(columns, importance(answer), numbers=set(range(1, len(columns)))))
     caption = (
         "Predicted by the quality model of this run, not measured. Shares are total Sobol indices over the whole "
         "space; they add up to more than 100 % where choices interact."
@@ -230,35 +228,38 @@ def elsewhere(record: RunRecord) -> str:
     """Predictions for the run's other devices; nothing where there are none."""
     if not record.elsewhere:
         return ""
-    head = tuple(safe(name) for name in elsewhere_head(record))
-    rows = [[safe(cell) for cell in elsewhere_row(record, device)] for device in record.elsewhere]
-    names = [device.device for device in record.elsewhere]
+    rows = [elsewhere_row(record, device) for device in record.elsewhere]
+    titles = [safe(device.title) for device in record.elsewhere]
     carried = [
-        [safe(device.title), *[_carried(device.carried.get(name), device.ranks.get(name)) for name in names]]
-        for device in record.elsewhere
+        [title, *[_carried(device, other.device) for other in record.elsewhere]]
+        for title, device in zip(titles, record.elsewhere, strict=True)
     ]
-    transfer = table(("front of … on …", *[safe(device.title) for device in record.elsewhere]), carried)
+    transfer = table(("front of … on …", *titles), carried)
     caption = (
         f"{ELSEWHERE_NOTE} Below: how much of a device's front (hypervolume) the front found for another device covers "
         "there, and the rank correlation of random candidates' costs on the two."
     )
-    return section("elsewhere", "On other devices", table(head, rows) + transfer, caption)
+    return section("elsewhere", "On other devices", text_table(elsewhere_head(record), rows) + transfer, caption)
 
 
-def _carried(share: float | None, rank: float | None) -> str:
+def _carried(device: Elsewhere, other: str) -> str:
+    share, rank = device.carried.get(other), device.ranks.get(other)
     if share is None or rank is None:
         return words.UNKNOWN
     return f"{units.show(share, 'share', digits=2)} <small>τ {rank:.2f}</small>"
 
 
+def continued(record: RunRecord) -> list[tuple[str, ...]]:
+    """Texts that winner and reference design write, with the columns' heads as the first row."""
+    both = any(item.baseline is not None for item in record.continuations)
+    rows = [("beginning of a test entry", "winner", "reference design")]
+    rows += [(item.prompt, item.winner, item.baseline or "") for item in record.continuations]
+    return [row if both else row[:2] for row in rows]
+
+
 def continuations(record: RunRecord) -> str:
-    """Texts that winner and reference design write; nothing where a run did not record them."""
+    """The page's section on what is written; nothing where a run did not record it."""
     if not record.continuations:
         return ""
-    both = any(item.baseline is not None for item in record.continuations)
-    head = ("beginning of a test entry", "winner", *(["reference design"] if both else []))
-    rows = [
-        [safe(item.prompt), safe(item.winner), *([safe(item.baseline or "")] if both else [])]
-        for item in record.continuations
-    ]
-    return section("writes", "What it writes", table(head, rows), safe(WRITES_NOTE), "prose")
+    head, *rows = continued(record)
+    return section("writes", "What it writes", text_table(head, rows), safe(WRITES_NOTE), "prose")

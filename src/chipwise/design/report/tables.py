@@ -51,7 +51,6 @@ def constraint_table(record: RunRecord) -> Table:
     """Every constraint against the winner (the reference design where there is none): promised, measured, limit."""
     trial = record.trial(record.winner) or record.trial(record.baseline)
     whose = facts.name(record, trial) if trial else "no winner yet"
-    checks = {item.constraint: item for item in facts.checks(record, trial)} if trial else {}
     table = Table(
         title=f"Constraints · {whose}",
         columns=[
@@ -61,14 +60,9 @@ def constraint_table(record: RunRecord) -> Table:
         ],
         caption="" if trial is None else facts.paid(record, trial) or "",
     )
-    for constraint in record.constraints:
-        check = checks.get(constraint)
-        table.add(
-            record.words.short(constraint.metric),
-            words.limit(constraint.text),
-            *(check.shown if check else (words.UNKNOWN, words.NOT_MEASURED)),
-            facts.status_text(check) if check else facts.STATUS["unknown"],
-        )
+    for check in facts.checks(record, trial):
+        name, limit = record.words.short(check.constraint.metric), words.limit(check.constraint.text)
+        table.add(name, limit, *check.shown, facts.status_text(check))
     return table
 
 

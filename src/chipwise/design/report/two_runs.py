@@ -11,7 +11,7 @@ from chipwise.core.digest import plain
 from chipwise.core.layout import Column, Table
 from chipwise.core.page.document import document
 from chipwise.core.page.figures import Figure, Trace, axis, escape, figure, scatter
-from chipwise.core.page.markup import empty, safe, section, table
+from chipwise.core.page.markup import empty, safe, section, text_table
 from chipwise.design.report import facts, unmet, words
 from chipwise.design.report.plots.common import detail
 from chipwise.design.report.record import RunRecord, Trial
@@ -219,8 +219,7 @@ def page(runs: TwoRuns) -> str:
         room = f'<div class="plot" id="plot-fronts" style="min-height:{drawn["layout"]["height"]}px"></div>'
         parts.append(section("fronts", "Fronts", room, "Filled points were measured, open points are predicted."))
     for name, (head, rows) in sections(runs).items():
-        cells = [[safe(cell) for cell in row] for row in rows]
-        parts.append(section(name.split()[0].lower(), name, table([safe(cell) for cell in head], cells)))
+        parts.append(section(name.split()[0].lower(), name, text_table(head, rows)))
     return document(f"{title} · chipwise", "\n".join(parts), figures={} if drawn is None else {"fronts": [drawn]})
 
 

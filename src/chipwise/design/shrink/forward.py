@@ -48,12 +48,8 @@ def _module(arch: ArchSpec) -> _States:
         return _States(arch)
 
 
-def states(arch: ArchSpec, weights: Weights, tokens_BT: Tensor, mask_BT: Tensor) -> Tensor:
-    """Inputs of the head (or the mean) of ``arch`` with ``weights``, (B, T, D)."""
-    return _called(arch, weights, tokens_BT, mask_BT)
-
-
-def _called(arch: ArchSpec, weights: Weights, *inputs: Tensor) -> Tensor:
+def states(arch: ArchSpec, weights: Weights, *inputs: Tensor) -> Tensor:
+    """Inputs of the head (or the mean) of ``arch`` with ``weights``, (B, T, D); with a stem, the head's outputs."""
     named = {f"model.{name}": value for name, value in weights.items()}
     found: Tensor = functional_call(_module(arch), named, inputs)
     return found
@@ -73,7 +69,7 @@ class Bound:
 
     def __call__(self, *inputs: Tensor) -> Tensor:
         """The outputs of the model's head."""
-        self.given.append(_called(self.arch, self._weights, *inputs))
+        self.given.append(states(self.arch, self._weights, *inputs))
         return self.given[-1]
 
     def parameters(self) -> Iterator[Tensor]:

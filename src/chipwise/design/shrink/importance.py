@@ -19,17 +19,15 @@ from typing import Any
 import numpy as np
 import torch
 import torch.nn.functional as F
-from safetensors import SafetensorError
-from safetensors.torch import load_file
-from safetensors.torch import save as to_bytes
 from torch import Tensor
 
-from chipwise.core.files import write_atomic
 from chipwise.design.shrink.forward import Weights, watching
 from chipwise.design.shrink.material import Examples
 from chipwise.design.shrink.sizes import WIDTH, Index, Sizes, blocks, orders_width, whole_sizes
 from chipwise.model.arch.arch import ArchSpec
+from chipwise.training.loop.checkpoint import read_state, write_state
 
+SCHEMA = "chipwise.statistics/1"
 _BACK = {"attention": "out", "ffn": "down"}
 _RIDGE = 1e-4  # of the mean variance: what two nearly equal columns share is not divided by nothing
 
@@ -52,24 +50,22 @@ def save_statistics(found: Statistics, path: Path) -> None:
     """
     parts = {f"means/{name}": value for name, value in found.means.items()}
     parts |= {f"moments/{name}": value for name, value in found.moments.items()}
-    parts |= {"width": found.width, "influence": torch.tensor(found.influence, dtype=torch.float64)}
-    write_atomic(path, to_bytes({name: value.contiguous() for name, value in parts.items()}))
+    write_state(path, SCHEMA, "", {**parts, "width": found.width}, {"influence": found.influence})
 
 
 def load_statistics(path: Path) -> Statistics | None:
     """Reads the file of :func:`save_statistics`; None if missing or damaged."""
-    if not path.exists():
+    state = read_state(path, SCHEMA, "")
+    if state is None:
         return None
-    try:
-        parts = load_file(path)
-        return Statistics(
-            means={name.removeprefix("means/"): value for name, value in parts.items() if name.startswith("means/")},
-            moments={name.removeprefix("moments/"): v for name, v in parts.items() if name.startswith("moments/")},
-            width=parts["width"],
-            influence=tuple(parts["influence"].tolist()),
-        )
-    except (SafetensorError, OSError, KeyError):
-        return None
+    parts, facts = state
+    means, moments = (
+        {name.removeprefix(kind): value for name, value in parts.items() if name.startswith(kind)}
+        for kind in ("means/", "moments/")
+    )
+    return Statistics(
+        means=means, moments=moments, width=parts["width"], influence=tuple(facts.sequence("influence", float))
+    )
 
 
 def gather(arch: ArchSpec, weights: Weights, examples: Examples) -> Statistics:
