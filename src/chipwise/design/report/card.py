@@ -42,18 +42,18 @@ def card(record: RunRecord) -> str:
     parts += ["## Was it designed for this chip?", _designed(record, winner)]
     parts += ["## Promised and measured", _promises(record, winner)]
     if by_matrix.known(record):
-        shown = _text_table(by_matrix.head(record), by_matrix.rows(record))
+        shown = markdown_table(by_matrix.head(record), by_matrix.rows(record))
         parts += [f"## {by_matrix.TITLE}", f"{line_of(by_matrix.note(record))}\n\n{shown}"]
     parts += ["## Against the reference design", _reference(record, winner)]
     if record.elsewhere:
         rows = [insights.elsewhere_row(record, device) for device in record.elsewhere]
-        shown = _text_table(insights.elsewhere_head(record), rows)
+        shown = markdown_table(insights.elsewhere_head(record), rows)
         parts += ["## On other devices", f"{insights.ELSEWHERE_NOTE}\n\n{shown}"]
     for own in record.words.task.report_sections(record.samples):
         parts += [f"## {own.title}", own.text] if own.text else []
     if record.continuations:
         head, *texts = insights.continued(record)
-        parts += ["## What it writes", f"{insights.WRITES_NOTE}\n\n{_text_table(head, texts)}"]
+        parts += ["## What it writes", f"{insights.WRITES_NOTE}\n\n{markdown_table(head, texts)}"]
     if record.tasks:
         parts += ["## On its tasks", _tasks(record, winner)]
     law = None if record.law is None else law_text.told(record.law)
@@ -211,7 +211,7 @@ def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     return "\n".join("| " + " | ".join(line) + " |" for line in lines)
 
 
-def _text_table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+def markdown_table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     """A table of cells from files, whose markup is escaped."""
     return _table(head, [[line_of(cell) for cell in row] for row in rows])
 
@@ -235,7 +235,7 @@ def _reference(record: RunRecord, winner: Trial | None) -> str:
 
 
 def _tasks(record: RunRecord, winner: Trial | None) -> str:
-    text = f"{insights.TASK_NOTE}\n\n{_text_table(insights.TASK_HEAD, insights.task_rows(record))}"
+    text = f"{insights.TASK_NOTE}\n\n{markdown_table(insights.TASK_HEAD, insights.task_rows(record))}"
     if winner is not None and any(score.confusion for score in winner.tasks.values()):
         text += "\n\nConfusion matrices are in `report.html`, the tuned classifiers in `winner/tasks/`."
     return text
@@ -245,7 +245,7 @@ def _rankings(record: RunRecord) -> str:
     parts = [line_of(insights.RANKING_NOTE)]
     for ranking in record.rankings:
         rows = insights.ranking_rows(ranking)
-        shown = f"\n\n{_text_table(insights.RANKING_HEAD, rows)}" if rows else ": too few to tell."
+        shown = f"\n\n{markdown_table(insights.RANKING_HEAD, rows)}" if rows else ": too few to tell."
         parts.append(f"{line_of(insights.ranking_title(ranking))}{shown}")
     return "\n\n".join(parts)
 

@@ -10,8 +10,8 @@ from chipwise.core.page.document import document
 from chipwise.core.page.markup import safe, section, text_table
 from chipwise.core.record import Record
 from chipwise.design.report import facts, insights, words
-from chipwise.design.report.card import line_of
-from chipwise.design.report.html import budget, constraints, facts_list, notes
+from chipwise.design.report.card import line_of, markdown_table
+from chipwise.design.report.html import budget, constraints, facts_list, header, notes
 from chipwise.design.report.record import RunRecord, Start, Trial
 
 _HOW = {
@@ -29,13 +29,7 @@ _CAPTION = (
 
 def page(record: RunRecord) -> str:
     """The report as one self-contained HTML document."""
-    head = (
-        f'<header><div class="brand">chipwise</div><h1>{safe(record.name)}</h1>'
-        f'<div class="muted">{safe(_origin(record))} · {safe(facts.where(record))} · {safe(facts.workload(record))}'
-        f" · {safe(record.created.replace('T', ' ')[:16])}</div></header><nav>"
-        + "".join(f'<a href="#{key}">{label}</a>' for key, label in _LINKS)
-        + "</nav>"
-    )
+    head = header(record, f"{_origin(record)} · {facts.where(record)}", _LINKS)
     verdict = f'<div class="answer"><h2>{safe(title(record))}</h2><p class="verdict">{safe(said(record))}</p></div>'
     columns = ["", *[facts.name(record, trial) for trial in contenders(record)]]
     sections = [
@@ -54,14 +48,12 @@ def page(record: RunRecord) -> str:
 def card(record: RunRecord) -> str:
     """The card of the winner's folder, as Markdown."""
     columns = ["", *[facts.name(record, trial) for trial in contenders(record)]]
-    cells = [[line_of(cell) for cell in row] for row in rows(record)]
-    lines = ["| " + " | ".join(row) + " |" for row in (columns, ["---"] * len(columns), *cells)]
     parts = [
         f"# {line_of(record.name)}",
         f"{title(record)}. {said(record)}",
         f"{line_of(_origin(record))}. {_how(record)}",
         f"Measured on {facts.where(record)}; a request is {facts.workload(record)}.",
-        "\n".join(lines),
+        markdown_table(columns, rows(record)),
         _CAPTION,
         line_of(f"Data: {_about(record)['text']}; licence: {_about(record)['licence']}."),
         *(f"- {line_of(note)}" for note in record.notes),

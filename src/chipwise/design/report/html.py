@@ -82,11 +82,16 @@ def _head(record: RunRecord) -> str:
         ("trials", "Trials"),
         ("about", "Run"),
     )
+    return header(record, f"Target: {facts.where(record)}", links) + state
+
+
+def header(record: RunRecord, about: str, links: Iterable[tuple[str, str]]) -> str:
+    """The head of a page: the run, what it is about, and links to sections."""
     nav = "".join(f'<a href="#{key}">{label}</a>' for key, label in links)
     return (
         f'<header><div class="brand">chipwise</div><h1>{safe(record.name)}</h1>'
-        f'<div class="muted">Target: {safe(facts.where(record))} · {safe(facts.workload(record))}'
-        f" · {safe(record.created.replace('T', ' ')[:16])}</div></header><nav>{nav}</nav>{state}"
+        f'<div class="muted">{safe(about)} · {safe(facts.workload(record))}'
+        f" · {safe(record.created.replace('T', ' ')[:16])}</div></header><nav>{nav}</nav>"
     )
 
 
