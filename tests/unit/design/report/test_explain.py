@@ -88,7 +88,7 @@ def test_the_page_has_the_sections_where_there_is_something_to_say() -> None:
         ranks={"raspberry-pi-5": 1.0},
     )
     shown = page(dataclasses.replace(record, elsewhere=(device,)))
-    for text in ("Why this answer", "On other devices", "Raspberry Pi 5", "relaxing it by 10 % gains", "Sobol"):
+    for text in ("Why this answer", "On other devices", "Raspberry Pi 5", "relaxing it by 10\u00a0% gains", "Sobol"):
         assert text in shown
     bare = page(least())
     assert "On other devices" not in bare
