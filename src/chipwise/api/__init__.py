@@ -1,7 +1,7 @@
 """The public Python API. ``chipwise.NAME`` is ``chipwise.api.NAME``, loaded on first use.
 
-Its modules hold the public functions, which check their arguments and hand them to the floor that answers. What
-commands print beside is listed in :mod:`chipwise.api.answers`.
+Its modules hold the public functions, which check their arguments and call the lower floors. Names that only the
+command line needs are in :mod:`chipwise.api.answers`.
 """
 
 from __future__ import annotations

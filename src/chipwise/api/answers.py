@@ -1,6 +1,6 @@
-"""What commands print: the types of answers, with their tables, pages and short lists; each loaded on first use.
+"""Names that commands need to print answers: types of answers, tables, pages and word lists; loaded on first use.
 
-Commands take the functions that they call from :mod:`chipwise.api`, and all else from here.
+Commands import public functions from :mod:`chipwise.api`, and everything else from here.
 """
 
 from __future__ import annotations

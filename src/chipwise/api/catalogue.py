@@ -1,4 +1,4 @@
-"""Tables of the devices, models and runtimes that are known by name."""
+"""Tables of the devices, models and runtimes that chipwise knows by name."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ class RuntimeEntry(_Entry):
 
 @dataclass(frozen=True, repr=False)
 class ModelOnDevice(_Entry):
-    """One bundled language model on a chip, one request at a time, in the chip's usual runtime and format."""
+    """One bundled language model on a chip, serving one request at a time in the chip's usual runtime and format."""
 
     parameters: int
     active_parameters: int  # per token
@@ -101,7 +101,7 @@ class ModelOnDevice(_Entry):
     high_tokens_per_s: float
     ttft_s: float
     provenance: str
-    on_card: str = ""  # the part on the card, if the rest is on its host
+    on_card: str = ""  # the part of the model on the card, if the rest is on its host
 
 
 @public
@@ -118,14 +118,14 @@ def devices() -> ResultTable[DeviceEntry]:
 
 @public
 def models(contains: str | None = None) -> ResultTable[ModelEntry]:
-    """The bundled models by Hugging Face id; then those that make images or videos.
+    """The bundled models by Hugging Face id, followed by those that generate images or videos.
 
     >>> import chipwise
     >>> [model.name for model in chipwise.models("smollm3")]
     ['HuggingFaceTB/SmolLM3-3B']
 
     Args:
-        contains: Only models whose id contains this text, in any case.
+        contains: Only models whose id contains this text; case does not matter.
     """
     wanted = (contains or "").lower()
     listed = [name for name in model_names() if wanted in name.lower()]
@@ -148,14 +148,14 @@ def models_on(
 
     Args:
         device: A device's name.
-        contains: Only models whose id contains this text, in any case.
+        contains: Only models whose id contains this text; case does not matter.
         prompt_tokens: Tokens of the prompt.
         new_tokens: Tokens of the answer.
         host: The card's host, as in :func:`chipwise.estimate`. Models that can be split between card and host are then
             listed too.
 
     Raises:
-        UnknownName: There is no such device.
+        UnknownName: The device is unknown.
         SpecError: A number of tokens is not positive.
     """
     sheet, wanted = datasheet.load(device), (contains or "").lower()
@@ -177,7 +177,7 @@ def models_on(
 
 
 def _shared(names: Sequence[str], asked: Request, host: str) -> list[ModelOnDevice]:
-    """The models that can be split between card and host.
+    """The models that fit if they are split between card and host.
 
     Raises:
         Unsupported: Models cannot be split on this device.
@@ -222,7 +222,7 @@ def model_names() -> list[str]:
 
 @public
 def runtimes() -> ResultTable[RuntimeEntry]:
-    """The inference runtimes: which can be estimated, which measured here, and what others need."""
+    """The inference runtimes: which can be estimated, which can be measured here, and what the others need."""
     found = []
     estimated = {table_name(name): name for name in ESTIMATED}
     for row in dict.fromkeys((*estimated, *NEEDS)):

@@ -53,14 +53,14 @@ def calibrate(
 ) -> tuple[MachineProfile, Path]:
     """Measures this machine in a runtime; returns the profile and its file.
 
-    A stopped calibration continues within a day, on the same machine with the same versions.
+    If a calibration was stopped, the next call continues it, within a day and with the same machine and versions.
 
     Args:
         runtime: The runtime to calibrate.
         threads: Threads of the runtime.
         seconds: Approximate duration.
-        out: File for the profile; by default the place where all commands look for it.
-        on_progress: Called with what is being measured and the share that is done.
+        out: File for the profile; by default the one that all commands read.
+        on_progress: Called with a description of the current measurement and the share of work done.
         images: Calibrate for image classifiers; this profile is separate from the one for language models.
         ranking: Calibrate for ranking models (also a separate profile).
         sounds: Calibrate for speech recognisers (also a separate profile).
@@ -80,7 +80,7 @@ def calibrate(
     path = Path(out) if out is not None else profile_path(kept, threads)
     try:
         before = saved_profile(kept, threads)
-    except SpecError:  # a damaged profile is replaced by calibrating
+    except SpecError:  # a damaged profile is replaced
         before = None
     if out is None:
         with storage(path):

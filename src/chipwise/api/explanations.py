@@ -39,7 +39,7 @@ def sensitivity(
         text: A text file that the model was not trained on, one entry per line.
         data: A run file of another task, for its data. Default: the data of a winner's run.
         weights: ``int8`` or ``int4``.
-        on_progress: Called with the number of finished layers and of all layers.
+        on_progress: Called with the number of finished layers and the total number.
 
     Raises:
         InputError: Weights, tokenizer or text are missing, or ``data`` is a run file of a text task.
@@ -89,7 +89,7 @@ def explain(
     Args:
         model: See :func:`estimate`.
         device: A data sheet, or ``here`` for this machine, once calibrated.
-        runtime: See :func:`estimate`; ``onnxruntime`` on this machine, ``torch-compile`` for training.
+        runtime: See :func:`estimate`. Default on this machine ``onnxruntime``, for training ``torch-compile``.
         weights: Number format of the matrices, as in :func:`estimate`.
         kv: KV-cache dtype. Default: same as the activations.
         tp: Tensor-parallel degree.
@@ -99,11 +99,11 @@ def explain(
         batch: Requests in flight, or sequences of a training step.
         prompt: Prompt tokens of a request.
         new: New tokens of a request.
-        shared: Tokens that all prompts have in common at their start.
-        images: Images of each request, for a model that reads them.
-        image_size: Their width and height in pixels.
+        shared: Tokens at the start of the prompt that all prompts share.
+        images: Images per request, for models that read images.
+        image_size: Width and height of the images in pixels.
         audio_s: Seconds of sound per request, for an audio model. Default: 30 for Whisper, else 10.
-        train: Explain one optimiser step over ``batch`` sequences of ``prompt`` tokens instead.
+        train: Explain one optimiser step over ``batch`` sequences of ``prompt`` tokens instead of serving.
         checkpoint: With ``train``: activations are recomputed in the backward pass.
         sensitivity: The loss from storing each layer alone in a narrow format, as a list or a JSON file with a list.
         threads: Threads of this machine's runtime.
@@ -115,7 +115,7 @@ def explain(
         InputError: This machine was not calibrated in this runtime, or arguments contradict each other.
         UnknownName: A name is unknown; the error lists the nearest ones.
         SpecError: A parallel degree does not divide the model.
-        Unsupported: The chip has no rate for a format, or the profile has none for a block.
+        Unsupported: The chip has no rate for a format, or the profile has no rates for a block.
     """
     if threads != 1 and not is_here(device):
         raise InputError(

@@ -1,4 +1,4 @@
-"""Measuring one model here or elsewhere, and writing it as files, with arguments checked."""
+"""Public functions for measuring a model here or elsewhere and for exporting it, with arguments checked."""
 
 from chipwise.core.arguments import public
 from chipwise.deploy.teach import machine

@@ -37,14 +37,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, repr=False)
 class DeviceAnswer(Result):
-    """A model on one device: its estimate, or why there is none."""
+    """A model on one device: its estimate, or the reason why there is none."""
 
     device: str
     estimate: CostEstimate | None
     problem: str = ""
 
     def headline(self) -> str:
-        """The device and its times, or that there is no estimate."""
+        """The device with its times, or a statement that there is no estimate."""
         return f"{self.device}: no estimate" if self.estimate is None else self.estimate.headline()
 
     def rows(self) -> list[Mapping[str, object]]:
@@ -53,7 +53,7 @@ class DeviceAnswer(Result):
         return [{"device": self.device} | metrics | {"problem": self.problem}]
 
     def detailed(self) -> Mapping[str, object]:
-        """The row with the runtime, the ends of every interval, and the bytes of memory by purpose."""
+        """The row with more columns: the runtime, the ends of every interval, and memory by purpose in bytes."""
         found: dict[str, object] = {"device": self.device}
         if self.estimate is not None:
             found |= {"runtime": self.estimate.runtime, "provenance": self.estimate.provenance}
@@ -148,18 +148,18 @@ def estimate(
         prompt: Prompt tokens per request.
         new: New tokens per request.
         batch: Requests in flight, over all replicas.
-        weights: Weight format; ``own`` is the checkpoint's. Default: what suits the chip: ``q4_k_m`` in llama.cpp on
-            consumer chips, the checkpoint's own elsewhere.
+        weights: Weight format; ``own`` is the checkpoint's. Default: the chip's usual format: ``q4_k_m`` in llama.cpp
+            on consumer chips, the checkpoint's own elsewhere.
         kv: KV-cache dtype. Default: same as the activations.
         tp: Tensor-parallel degree.
         pp: Pipeline-parallel degree.
         ep: Expert-parallel degree.
         dp: Data-parallel replicas of attention.
-        images: Images of each request, for a model that reads them; their tokens are added to ``prompt``.
-        image_size: Their width and height in pixels.
+        images: Images per request, for models that read images; their tokens are added to ``prompt``.
+        image_size: Width and height of the images in pixels.
         audio_s: Seconds of sound per request, for an audio model, instead of a prompt. Default: 30 for Whisper, else
             10.
-        hypothetical: Whether to estimate a model that does not fit as if it did; ``does_not_fit`` of the answer then
+        hypothetical: Whether to estimate a model that does not fit as if it did; the answer's ``does_not_fit`` then
             says so.
         like: Family, such as ``llama``, as which to read a ``config.json`` with an unknown ``model_type``.
         gpu_layers: In llama.cpp, the number of layers on the card, with the rest on its host; ``auto`` for as many as
@@ -203,7 +203,7 @@ def estimate(
 
 
 def on_devices(request: Request, names: Sequence[str], *, hypothetical: bool) -> list[DeviceAnswer]:
-    """The request on each of the devices; those with data sheets are priced together."""
+    """The answers to one request on several devices; devices with data sheets are priced together."""
     elsewhere = [name for name in names if not is_here(name)]
     priced = estimates([request.but(device=name) for name in elsewhere], hypothetical=hypothetical)
     found = dict(zip(elsewhere, priced, strict=True))
@@ -217,7 +217,7 @@ def on_devices(request: Request, names: Sequence[str], *, hypothetical: bool) ->
 
 
 def _answer(name: str, found: CostEstimate | ChipwiseError) -> DeviceAnswer:
-    """A device's answer; raises errors that would occur on any device."""
+    """A device's answer. Errors that would occur on any device are raised."""
     if isinstance(found, ChipwiseError):
         raise found
     return DeviceAnswer(name, found)
@@ -228,7 +228,7 @@ def _name(model: str | Path | ArchSpec) -> str:
 
 
 def _seconds(found: CostEstimate) -> float:
-    """Sort key of devices: time per token, or for a text encoder the time of a pass."""
+    """Sort key of devices: time per token, or for text encoders the time of a pass."""
     return found.tpot_s if "tpot_p50" in found.metrics else found.ttft_s
 
 
@@ -259,7 +259,7 @@ def estimate_training(
         batch: Sequences per step, over all replicas.
         microbatches: Number of parts into which a replica's share of the batch is divided.
         checkpoint: Whether activations are recomputed instead of kept.
-        weights: The 16-bit format of matrix products. Default: the one that the device supports.
+        weights: The 16-bit format of matrix products. Default: the first that the device supports.
         tp: Tensor-parallel degree.
         pp: Pipeline-parallel degree.
         ep: Expert-parallel degree.
@@ -274,7 +274,7 @@ def estimate_training(
         DoesNotFit: There is too little memory; the message says by how much, and what would help.
     """
     sheet = device if isinstance(device, DeviceProfile) else datasheet.load(str(device))
-    weights = wide_format(sheet) if weights is None else weights  # independent of the checkpoint's format
+    weights = wide_format(sheet) if weights is None else weights  # the checkpoint's format does not matter
     request = Request(
         model=model, deployment=Deployment(device=sheet, runtime=runtime, weights=weights, tp=tp, pp=pp, ep=ep, dp=dp)
     )
@@ -315,14 +315,14 @@ def compare(
         prompt: Prompt tokens per request.
         new: New tokens per request.
         batch: Requests in flight.
-        weights: Weight format. Default: what suits each device, as in :func:`estimate`.
+        weights: Weight format. Default: each device's usual format, as in :func:`estimate`.
         kv: KV-cache dtype.
         tp: Tensor-parallel degree.
         pp: Pipeline-parallel degree.
         ep: Expert-parallel degree.
         dp: Data-parallel replicas of attention.
-        images: Images of each request; every model must read them.
-        image_size: Their width and height in pixels.
+        images: Images per request; every model must read images.
+        image_size: Width and height of the images in pixels.
         audio_s: Seconds of sound per request; every model must take audio. Default: each model's usual length.
         like: Family for models given as files, as in :func:`estimate`.
 
@@ -340,7 +340,7 @@ def compare(
     names = devices or datasheet.names()
     here = []
     if any(map(is_here, names)):
-        profile_here(runtime or "onnxruntime", kind=kind_of(*models))  # without one there is nothing to compare
+        profile_here(runtime or "onnxruntime", kind=kind_of(*models))  # raises an error if this machine has no profile
         served = Deployment(device="here", runtime=runtime, weights=weights, kv=kv, tp=tp, pp=pp, ep=ep, dp=dp)
         asked = Request(
             model="", deployment=served, batch=batch, prompt_tokens=prompt, new_tokens=new, images=images

@@ -1,4 +1,4 @@
-"""Searching, training, evaluating and shrinking models, and reports on past searches."""
+"""Public functions to search, train, evaluate and shrink models, and to report on past searches."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def run_folder(spec: str | Path | Mapping[str, Any] | RunSpec | StartSpec, out: 
 
 
 def _read(spec: str | Path | Mapping[str, Any] | RunSpec | StartSpec) -> RunSpec | StartSpec:
-    """Returns the run spec for a file, for the fields of a file, or for a spec."""
+    """The run spec from a run file, from the fields of one, or from a spec."""
     if isinstance(spec, str | Path):
         return load_any(spec)
     if isinstance(spec, Mapping):
@@ -79,17 +79,18 @@ def search(
         restart: Move the existing run aside and start again.
         workers: Number of parallel trainings. Default: as in the file.
         train_on: Where to train, overriding the file: local, cuda, cuda:0,1, ray, ray://head:10001 or jobs.
-        storage: Where trials are kept: ``postgresql://…``, ``sqlite:///…`` or a journal's path; the folder by default.
-        on_progress: Called with the search's status at every change. By default, a terminal or notebook shows a status
-            line; ``lambda status: None`` turns it off.
+        storage: Where trials are stored: ``postgresql://…``, ``sqlite:///…`` or a journal's path; by default the run's
+            folder.
+        on_progress: Called with the search's status at every change. By default a status line is shown in a terminal or
+            notebook; ``lambda status: None`` turns it off.
 
-    If no design is known to keep every limit, the winner is the one that comes closest, and the record says so
+    If no design is known to meet every limit, the winner is the one that comes closest, and the record says so
     (:func:`chipwise.design.report.unmet.unmet`).
 
     Raises:
         SpecError: The run file is wrong, or differs from the resumed run in more than limits, budget and seed. The
             message names file and field.
-        Infeasible: No candidate is predicted to keep the constraints (nothing is trained then), or every training
+        Infeasible: No candidate is predicted to meet the constraints (then nothing is trained), or every training
             failed.
         StudyError: The folder cannot be used.
     """
@@ -128,7 +129,7 @@ def search(
 
 
 def _trained_on(spec: RunSpec | StartSpec, on: str) -> RunSpec:
-    """Returns the run with another trainer; price and precision stay the same."""
+    """A copy of the run with another trainer; price and precision stay the same."""
     import dataclasses
 
     if isinstance(spec, StartSpec):
@@ -171,20 +172,20 @@ def train(
     Args:
         spec: A spec file, a Hugging Face config or known name, or a folder with weights to continue from.
         data: A text source, text files, a run file (its ``data`` is used), or the fields of ``data``.
-        steps: Optimiser steps; give exactly one of the three budgets.
+        steps: Optimiser steps. Exactly one of the three budgets must be given.
         tokens: Training tokens.
         cpu_seconds: CPU seconds of training, in one process without a GPU.
         out: The output folder; ``runs/train-<name>`` by default.
-        resume: Continue the training that the folder holds.
-        device: ``cpu`` or ``cuda``; by default a GPU where there is one.
+        resume: Continue the training in the output folder.
+        device: ``cpu`` or ``cuda``; by default a GPU if there is one.
         precision: ``bf16`` or ``fp32`` matrix products; by default the faster one.
         accumulate: Batches whose gradients are accumulated per step.
         checkpoint_activations: Recompute activations instead of keeping them.
-        sharing: ``ddp`` or ``fsdp``, under ``torchrun``.
-        batch: Windows per batch and process.
+        sharing: ``ddp`` or ``fsdp``, when started by ``torchrun``.
+        batch: Windows (sequences) per batch and process.
         window: Tokens per window.
         rate: Multiplier of the recipe's learning rates.
-        peak: Peak for MFU: a rate, a chip's name, or ``unknown``; measured by default.
+        peak: The peak relative to which MFU is computed: a rate, a chip's name, or ``unknown``; measured by default.
         seed: Seed of the weights and of the order of the text.
         on_progress: Called about once a second with a progress update.
 
@@ -228,7 +229,7 @@ def train(
 def export_subnetwork(
     folder: str | Path, model: str | Path | int | ArchSpec, *, out: str | Path, tokenizer: str | Path | None = None
 ) -> Path:
-    """Cuts one model out of trained shared weights; writes a Hugging Face folder for other commands.
+    """Cuts one model out of a supernet's trained weights, and writes it as a Hugging Face folder.
 
     Args:
         folder: A run's folder with ``quality: supernet``, or the folder of ``train_supernet``.
@@ -278,10 +279,10 @@ def evaluate(
         model: A folder with weights and tokenizer, such as a winner's.
         task: ``organ-system``, ``chapters``, a CSV or JSON Lines file, or a run file of another task than text.
         kind: ``classification`` or ``regression``, if it is not clear from the file's labels.
-        method: ``tune`` (a copy of the model is trained on the task) or ``probe``. By default the classifier that a
-            winner ships for these very items is used, else ``tune``.
+        method: ``tune`` (trains a copy of the model on the task) or ``probe``. By default the classifier that a winner
+            includes for these items, else ``tune``.
         with_baseline: Whether to evaluate the TF-IDF baseline too.
-        on_progress: Called with the amount of finished work and of all work.
+        on_progress: Called with the finished work and the total work.
 
     Raises:
         InputError: The model or the task cannot be used.
@@ -319,29 +320,29 @@ def shrink(
 ) -> Shrunk:
     """Cuts a pretrained model to limits, heals it by distillation, exports it and measures it next to the original.
 
-    If a ``device`` is named, times are predicted for it instead of measured.
+    If a ``device`` is given, times are predicted for it instead of measured.
 
     Args:
-        folder: A Hugging Face folder of a BERT-style encoder or a Llama-style decoder, with its tokenizer.json; of an
-            image classifier (ViT); or a winner of any task whose models answer in one pass.
-        latency: Limit per request on the device: a share of the original's (``60 %``) or a time (``3 ms``).
-        memory: Limit of the weights: a share or a size (``40 MB``).
+        folder: A Hugging Face folder of a BERT-style encoder or a Llama-style decoder with its tokenizer.json, or of an
+            image classifier (ViT); or the winner of a task whose models answer in one pass.
+        latency: Latency limit per request on the device: a share of the original's (``60 %``) or a time (``3 ms``).
+        memory: Limit on the weights' size: a share of the original's or a size (``40 MB``).
         method: ``exact`` (scores blocks one by one and solves an integer programme), ``shared`` (searches with a
             supernet of all cuts) or ``truncate`` (keeps the first layers; the baseline).
-        data: A text source, text files, a run file, or the fields of ``data``: the data to score and heal with. Default
-            for a winner: the data of its run.
+        data: The data for scoring and healing: a text source, text files, a run file, or the fields of ``data``.
+            Default for a winner: the data of its run.
         prompt: Tokens of a request's text or prompt.
         new: Tokens that a decoder generates per request.
-        weights: Format in which the result will be served: fp32, int8 or int4.
+        weights: Format in which the result is served: fp32, int8 or int4.
         steps: Steps of healing by distillation; 0 for none.
         shared_steps: Training steps of the supernet.
         rate: Peak learning rate of healing and supernet.
         out: Output folder; ``runs/shrink-<name>`` by default.
-        resume: Continue what the folder holds.
-        device: The chip that the latency limit is for, predicted by its data sheet; this machine unless given.
+        resume: Continue the run in the output folder.
+        device: The chip to which the latency limit applies; times are then predicted. Default: this machine, measured.
         runtime: Runtime on that chip. Default: its usual one.
         seed: Random seed.
-        on_progress: Called with the stage, the finished steps and all steps.
+        on_progress: Called with the stage, the finished steps and the total steps.
 
     Raises:
         InputError: The model, a limit or the text is wrong, or no cut keeps the limits.
@@ -373,7 +374,7 @@ def shrink(
 @resumable()
 @public
 def report(folder: str | Path) -> RunRecord:
-    """Writes report.html, card.md and trials.csv of a run again from its folder.
+    """Writes report.html, card.md and trials.csv of a run again, from the data in its folder.
 
     Raises:
         StudyError: The folder holds no run.
@@ -397,13 +398,13 @@ def report(folder: str | Path) -> RunRecord:
 
 @public
 def compare_runs(first: str | Path, second: str | Path) -> TwoRuns:
-    """Two runs of one task side by side: limits, promises against measurements, winners and fronts.
+    """Compares two runs of one task: limits, predictions against measurements, winners and fronts.
 
     An unfinished run is compared as far as possible.
 
     Raises:
         StudyError: A folder holds no run.
-        InputError: The two are one run, or of different tasks.
+        InputError: The two folders are the same run, or runs of different tasks.
     """
     folders = [Path(first), Path(second)]
     if folders[0].resolve() == folders[1].resolve():
@@ -422,13 +423,13 @@ def quality(model: str | Path | ArchSpec, *, tokens: float | str, run: str | Pat
     Args:
         model: See :func:`estimate`.
         tokens: Training tokens: a number, or text such as ``2T``. The published law assumes one pass over the text.
-        run: The folder of a search, to use a scaling law of its own trainings (in bits per byte of its text, or in its
-            task's loss).
+        run: The folder of a search, to use a scaling law fitted to its trainings (in bits per byte of its text, or in
+            its task's loss).
 
     Raises:
         InputError: The model is too small or the text too short for the published law.
         Unsupported: The model does not predict next tokens.
-        StudyError: ``run`` holds too few trainings.
+        StudyError: ``run`` has too few trainings.
     """
     arch = model if isinstance(model, ArchSpec) else resolve(model)
     count = parse_field(tokens, "count", "tokens")

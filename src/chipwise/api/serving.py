@@ -1,4 +1,4 @@
-"""Models under load: simulates one arrangement, or finds the cheapest fleet."""
+"""Models under load: simulates one deployment, or finds the cheapest fleet."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def simulate(
     seed: int = 0,
     on_progress: Callable[[int, int], None] | None = None,
 ) -> Simulation:
-    """Predicts latencies of one arrangement under load by replaying its scheduler with predicted step times.
+    """Predicts latencies of one deployment under load by replaying its scheduler with predicted step times.
 
     >>> import chipwise
     >>> found = chipwise.simulate("Qwen/Qwen3-0.6B", device="l4", rate="2/s", requests=100, seeds=1)
@@ -90,9 +90,9 @@ def simulate(
 
     Args:
         model: See :func:`estimate`.
-        deployment: Device, runtime, formats and degrees of parallelism as one value, instead of the arguments of these
-            names.
-        load: The load as one value, instead of ``rate``, ``clients`` or ``trace`` and what describes its requests.
+        deployment: Device, runtime, formats and degrees of parallelism as one value, instead of the separate arguments.
+        load: The load as one value, instead of ``rate``, ``clients`` or ``trace`` and the arguments that describe
+            requests.
         device: A data sheet's name, alias or file.
         rate: Requests per second: ``8``, ``"8/s"``, ``"90/min"``.
         clients: Number of clients in a closed loop, each sending one request after another; replaces ``rate``.
@@ -101,13 +101,13 @@ def simulate(
         prompt: Mean prompt tokens.
         new: Mean new tokens (not for text encoders).
         spread: Coefficient of variation of prompt and new tokens (lognormal).
-        shared_tokens: Prompt tokens shared with other requests (a system prompt), which the prefix cache finds.
+        shared_tokens: Prompt tokens shared with other requests (a system prompt), which a prefix cache reuses.
         prefixes: Number of different shared texts.
         arrivals: ``constant``, ``poisson`` or ``gamma`` gaps.
         burstiness: Squared coefficient of variation of gamma gaps.
         requests: Requests to replay for each seed; a trace is replayed in full.
         runtime: See :func:`estimate`.
-        weights: Weight format; what suits the chip by default, as in :func:`estimate`.
+        weights: Weight format. Default: the chip's usual format, as in :func:`estimate`.
         kv: KV-cache dtype.
         tp: Tensor-parallel degree.
         pp: Pipeline-parallel degree.
@@ -122,20 +122,20 @@ def simulate(
         step_scale: Factor on all step times, as printed by ``plan check``.
         drafted: Drafted tokens per step in speculative decoding; 0 for none.
         acceptance: Probability that a drafted token is accepted.
-        draft: The draft model; ``ngram`` or None for drafts copied from the text, which cost nothing.
+        draft: The draft model; ``ngram`` or None for drafts copied from the text, which take no time.
         batching: For encoders: steps of packed ``tokens``, or of ``requests`` padded to the longest.
         also: Another device behind the same router, as ``DEVICE``, ``DEVICE:REPLICAS`` or ``DEVICE:REPLICAS:WEIGHT``.
         decode_device: Decode on this device and prefill on ``device``; the KV cache is transferred.
         decode_replicas: Number of decode replicas.
         decode_tp: Tensor-parallel degree for decode.
         link: Bandwidth from prefill to decode, such as ``"50 GB/s"``.
-        seeds: Number of random loads; figures are means over them.
+        seeds: Number of random loads; results are means over them.
         seed: The first seed.
-        on_progress: Called with the number of finished requests and of all requests.
+        on_progress: Called with the number of finished requests and the total number.
 
     Raises:
         UnknownName: A name is unknown.
-        SpecError: An argument is wrong, or not exactly one of rate, clients and trace was given.
+        SpecError: An argument is wrong, or not exactly one of rate, clients and trace is given.
         DoesNotFit: The model needs more memory than its devices have.
         Unsupported: A device lacks a rate.
     """
@@ -161,7 +161,7 @@ def simulate(
 
 @public
 def agent_loop(loop: str | Path | Mapping[str, object]) -> LoopCost:
-    """Prices one turn of an agent's loop (perceive, think, act), and finds what fits into its budget.
+    """Prices one turn of an agent's loop (perceive, think, act), and finds alternatives that fit into its time budget.
 
     >>> import chipwise
     >>> think = {"name": "think", "model": "Qwen/Qwen3-0.6B", "prompt": 200, "new": 20}
@@ -172,7 +172,7 @@ def agent_loop(loop: str | Path | Mapping[str, object]) -> LoopCost:
     (True, 'think')
 
     Args:
-        loop: A YAML file, or the same as a mapping: ``budget``, ``device`` and ``parts``.
+        loop: A YAML file or a mapping with ``budget``, ``device`` and ``parts``.
 
     Raises:
         SpecError: A field is unknown, missing or wrong, or a part cannot be priced; the message names it.
@@ -181,7 +181,7 @@ def agent_loop(loop: str | Path | Mapping[str, object]) -> LoopCost:
 
 
 def _is_question(model: object, rate: object, trace: object) -> bool:
-    """Whether a name is that of a file with a whole question; with a rate or a trace it is a model's."""
+    """Whether ``model`` names a file with a whole question; with a rate or a trace it names a model."""
     return str(model).endswith((".yaml", ".yml")) and rate is None and trace is None
 
 
@@ -229,7 +229,7 @@ def plan(
     resume: bool = False,
     on_progress: Callable[[int, int], None] | None = None,
 ) -> FleetPlan:
-    """Finds the cheapest chips, their number and arrangement that serve a load within limits.
+    """Finds the cheapest chips, with their number and deployment, that serve a load within limits.
 
     >>> import chipwise
     >>> found = chipwise.plan("Qwen/Qwen3-0.6B", rate=2, limits={"ttft_p99": "500 ms"}, devices=["l4"], tp=[1])
@@ -274,12 +274,12 @@ def plan(
         seed: Seed of the random load.
         out: File for the plan and, while planning, for intermediate results.
         resume: Whether to continue from the results in ``out``.
-        on_progress: Called with the number of evaluated arrangements and of all arrangements.
+        on_progress: Called with the number of evaluated deployments and the total number.
 
     Raises:
         UnknownName: A name is unknown.
         SpecError: An argument or a field of the file is wrong.
-        Infeasible: No fleet meets the limits; the message names them with the closest values.
+        Infeasible: No fleet meets the limits; the message names the limits with the closest values.
     """
     if isinstance(model, FleetQuestion):
         question = model

@@ -14,15 +14,15 @@ from chipwise.predict.whole_runs.phone_models import estimate_parts as parts
 
 
 def law_of(model: str, device: str, part: str | None = None) -> WholeRunLaw | None:
-    """The law of whole runs that prices a model on a device; None where its kernels are priced.
+    """The law of whole runs that prices a model on a device; None if its kernels are priced.
 
     Args:
         model: See :func:`estimate`.
-        device: As there.
-        part: The requested part of a model on a phone's chip.
+        device: See :func:`estimate`.
+        part: The requested part of the model, on a phone chip.
 
     Raises:
-        UnknownName: There is no such device.
+        UnknownName: The device is unknown.
     """
     return law_for(model, None if is_here(device) else device, part)
 

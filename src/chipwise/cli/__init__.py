@@ -1,7 +1,7 @@
 """The command line: one file per command, which parses arguments, calls :mod:`chipwise.api` and prints.
 
-Nothing is computed here. Code that several commands share (options, tables, progress) has its own file; functions that
-a script could also use belong in :mod:`chipwise.api`.
+Nothing is computed here. Code that several commands share (options, tables, progress) has separate files; functions
+that scripts could use belong in :mod:`chipwise.api`.
 """
 
 from chipwise.cli.entry import main

@@ -65,7 +65,7 @@ def _print(found: answers.LoopCost) -> None:
 
 
 def _fitting(found: answers.LoopCost, cost: answers.PartCost) -> str:
-    """New tokens, or calls, that would fit if all else stays the same."""
+    """New tokens, or calls, that would fit if nothing else changed."""
     room = found.room_s(cost)
     new = cost.new_within(room)
     if new is not None and cost.part.new > 1:

@@ -52,7 +52,7 @@ from chipwise.errors import ChipwiseError
 
 
 class Formatter(Protocol):
-    """The methods of Click's help formatter that groups of commands need."""
+    """The methods of Click's help formatter that :class:`Grouped` uses."""
 
     def section(self, name: str) -> AbstractContextManager[None]:
         """Writes a heading and indents what follows."""
@@ -185,7 +185,7 @@ def _fail(error: ChipwiseError) -> None:
         raise error
     try:
         sys.stdout.flush()
-    except OSError:  # the buffered text cannot be written, so the exit must not try again
+    except OSError:  # the buffered text cannot be written, so exit without another attempt
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     print(f"error: {error}", file=sys.stderr)
     sys.exit(error.exit_code)

@@ -67,7 +67,7 @@ def command(
 
 
 def _runs(context: typer.Context, names: list[str], *, html: Path | None, as_json: bool) -> bool:
-    """Compares two runs; returns False if no folder of a run is named.
+    """Compares two runs; returns False if none of the arguments is a run's folder.
 
     Raises:
         typer.BadParameter: There is only one run, more than two, a run together with a model, or an option that only

@@ -29,7 +29,7 @@ def sized(device: str, memory: str | None) -> str:
 
 
 def devices(incomplete: str) -> list[str]:
-    """Devices that start with the typed text, and ``here`` and ``all`` where commands accept them."""
+    """Devices that start with the typed text, and ``here`` and ``all`` for commands that accept them."""
     known = (*answers.datasheet.names(), *answers.taught.names(), "all", "here")
     return [name for name in known if name.startswith(incomplete)]
 

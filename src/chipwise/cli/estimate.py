@@ -18,7 +18,7 @@ from chipwise.core.csvfile import own_columns
 from chipwise.core.layout import Column, Table
 
 TABLE_ONLY = ("table", "out", "as_json")
-SHARE_SAID = 0.005  # of TPOT; a smaller share of waiting is not shown
+SHARE_SAID = 0.005  # share of TPOT below which waiting is not shown
 
 
 def command(
@@ -145,7 +145,7 @@ def _between(value: answers.Predicted, kind: str) -> str:
 
 
 def memory_said(peak_bytes: float, parts: Mapping[str, float]) -> str:
-    """A device's peak memory, and what holds it."""
+    """Text with a device's peak memory and its contents."""
     held = ", ".join(f"{name} {units.show(size, 'bytes')}" for name, size in parts.items())
     return units.show(peak_bytes, "bytes") + (f" ({held})" if held else "")
 
@@ -203,12 +203,12 @@ def _print(model: str, found: api.CostEstimate, *, kernels: bool) -> None:
 
 
 def read_by(found: api.CostEstimate) -> str:
-    """Unit in which the cost of a request is counted: ``token``, ``image``, ``sound`` or ``request``."""
+    """Unit of a request's cost: ``token``, ``image``, ``sound`` or ``request``."""
     return next((name for name in ("image", "sound", "request") if f"{name}_s" in found.metrics), "token")
 
 
 def energy_of(found: api.CostEstimate) -> answers.Predicted | None:
-    """Energy of a token, an image or a sound; None if it is not known."""
+    """Energy per token, image or sound; None if unknown."""
     return found.metrics.get(f"joules_per_{read_by(found)}")
 
 
@@ -255,20 +255,20 @@ def _print_devices(model: str, rows: Sequence[answers.DeviceAnswer]) -> None:
 
 
 def decoded(found: api.CostEstimate) -> str:
-    """Tokens per second decoded for one request; empty if the model decodes none."""
+    """Text with the decoded tokens per second of one request; empty if the model does not decode."""
     rate = found.metrics.get("decode_tokens_per_s")
     return "" if rate is None else units.number(rate.value)
 
 
 def million_tokens(found: api.CostEstimate) -> tuple[str, str]:
-    """Dollars per million input and output tokens; a dash if there is no price."""
+    """Text with dollars per million input and output tokens; a dash if there is no price."""
     prices = [found.metrics.get(f"usd_per_1k_{side}_tokens") for side in ("input", "output")]
     read, written = (units.show(1e3 * price.value, "price") if price else "–" for price in prices)
     return read, written
 
 
 def _runtimes(found: Sequence[tuple[str, api.CostEstimate]]) -> str:
-    """Names the runtime and format if all answers share them, else says that they differ."""
+    """Text with the runtime and format if all answers share them; otherwise it says that they differ."""
     names = {f"{cost.runtime}, {cost.weights}" for _, cost in found}
     return f"all in {names.pop()}" if len(names) == 1 else "each with its usual runtime and format"
 

@@ -80,7 +80,7 @@ def _show(result: answers.TaskResult, value: float) -> str:
 
 
 def _confusion(result: answers.TaskResult) -> str:
-    """The confusion matrix: rows are true classes, columns predicted ones, by number; zeros are left blank."""
+    """The confusion matrix: rows are true classes, columns are predicted classes, both by number; zeros are blank."""
     count = len(result.classes)
     width = 1 + max(len(str(count)), max(len(str(cell)) for row in result.confusion for cell in row))
     lines = ["true class (down), predicted (across):", " " * width + _cells(range(1, count + 1), width)]

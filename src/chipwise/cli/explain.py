@@ -19,7 +19,7 @@ from chipwise.core.files import check_output, write_output
 from chipwise.core.layout import Column, Table
 from chipwise.errors import InputError
 
-WIDTH = 16  # characters of the longest bar
+WIDTH = 16  # length of the longest bar in characters
 
 
 def command(
@@ -199,7 +199,7 @@ def _print_phase(phase: answers.PhaseAnswer, found: answers.Explanation) -> None
 
 
 def _print_advice(advice: tuple[answers.Advice, ...], *, every: bool) -> None:
-    shown = advice if every else answers.leading(advice)  # these come first, so that advice keeps its number with --all
+    shown = advice if every else answers.leading(advice)  # it comes first, so its numbers are the same with --all
     say()
     say("Advice" if shown else "Advice: no change is certain to help much", bold=True)
     for number, each in enumerate(shown, start=1):

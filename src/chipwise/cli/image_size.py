@@ -13,7 +13,7 @@ AUDIO = "Seconds of sound per request (audio models). Default: the model's usual
 
 
 def parse(text: str) -> tuple[int, int]:
-    """Width and height of ``1024x768``."""
+    """Parses ``1024x768`` into width and height."""
     found = re.fullmatch(r"(\d{1,6})[xX×](\d{1,6})", text.strip())
     if found is None:
         raise typer.BadParameter(f"{text!r:.40} is not an image size; write width and height, such as 1024x768")

@@ -13,7 +13,7 @@ from chipwise.core.layout import Column, Table
 from chipwise.errors import InputError, UnknownName
 
 EXAMPLES = Path(__file__).parent / "examples"
-COMPANIONS = {"smoke-task": ("smoke-task.csv",)}  # files that a run file reads, written next to it
+COMPANIONS = {"smoke-task": ("smoke-task.csv",)}  # files that a run file reads; they are written next to it
 
 
 def kinds() -> list[str]:

@@ -24,11 +24,11 @@ def measurement_table(
     limits: Sequence[answers.Constraint] = (),
     used: answers.Efficiency | None = None,
 ) -> None:
-    """Percentiles with their intervals, throughput, memory, use of the machine, energy, distribution and verdict.
+    """Percentiles with their intervals, throughput, memory, utilisation, energy, distribution and verdict.
 
     Args:
         found: The measurement.
-        promised: The predicted value of each metric, with the bounds of its interval.
+        promised: The predicted value of each metric, with the ends of its interval.
         limits: The limits of its run.
         used: MFU and MBU, if the design and the machine's peaks are known.
     """
@@ -73,7 +73,7 @@ def measurement_table(
 
 
 def parts_table(found: answers.MeasuredParts) -> None:
-    """Passes of each part, their sum for a request, and how it was computed."""
+    """The passes of each part, their sum per request, and how the sum was computed."""
     decoder, request = found.decoder.measurement, found.decoder.measurement.workload
     threads = f"{decoder.threads} thread{'s' if decoder.threads > 1 else ''}"
     table = Table(
@@ -113,7 +113,7 @@ def parts_table(found: answers.MeasuredParts) -> None:
 def _throughput_row(
     found: api.Measurement, promised: Mapping[str, Interval], limits: Mapping[str, answers.Constraint]
 ) -> tuple[str, ...]:
-    """New tokens of all requests per second, by medians; for an encoder, the tokens that it reads."""
+    """New tokens per second of all requests, from medians; for an encoder, tokens read."""
     request, ttft_s = found.workload, found.percentile("ttft", 0.5)
     if audio_s := found.environment.get("audio_s"):
         return "real-time factor", f"{ttft_s / (request.batch * audio_s):.3g}", "", "", ""
@@ -140,7 +140,7 @@ def _percentile_row(
     promised: Mapping[str, Interval],
     limits: Mapping[str, answers.Constraint],
 ) -> tuple[str, ...]:
-    from chipwise.core.statistics import percentile_interval  # numpy
+    from chipwise.core.statistics import percentile_interval  # imported late because it imports numpy
 
     name = f"{quantity}_p{share * 100:.0f}"
     known = percentile_interval(found.ttft_s if quantity == "ttft" else found.tpot_s, share)
@@ -158,7 +158,7 @@ def _within(value: float, low: float | None, high: float | None, kind: str) -> s
 
 
 def _met(limit: answers.Constraint, value: float, bound: float | None) -> str:
-    """Says whether a limit is met; "probably" if the interval extends past it or the P99 is unbounded."""
+    """Text that says whether a limit is met; "probably" if the interval includes it or the P99 is unbounded."""
     if limit.holds(value):
         known = bound is not None or not limit.metric.endswith("_p99")
         return "met" if known and (bound is None or limit.holds(bound)) else "probably met"
@@ -186,7 +186,7 @@ def _promise(promised: Mapping[str, Interval], metric: str, kind: str) -> str:
 
 
 def histogram(found: api.Measurement, quantity: Literal["ttft", "tpot"] | str, *, bins: int = BINS) -> str:
-    """One line of bars for samples up to P99.5, logarithmic, and the number of samples above."""
+    """A histogram in one line, with a logarithmic axis up to P99.5, and the number of samples above that."""
     import numpy as np
 
     samples = np.asarray(found.ttft_s if quantity == "ttft" else found.tpot_s, np.float64)

@@ -87,7 +87,7 @@ def _list(device: str | None, runtime: str | None, as_json: bool) -> None:
 
 
 def summary(item: answers.Stored) -> dict[str, Any]:
-    """One row of the list."""
+    """The row of one measurement in the list."""
     found = item.measurement
     return {
         "id": item.id,

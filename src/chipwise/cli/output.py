@@ -41,7 +41,7 @@ def is_default(context: typer.Context, name: str) -> bool:
 
 
 def refuse(context: typer.Context, *names: str, why: str) -> None:
-    """Refuses options that were given but would have no effect.
+    """Raises an error for options that were given but would have no effect.
 
     Raises:
         typer.BadParameter: One of ``names`` is on the command line.
@@ -65,7 +65,7 @@ def say(text: str = "", *, bold: bool = False, indent: int = 0, hang: int = 2) -
 
 
 def put(line: str, *, bold: bool = False) -> None:
-    """Prints one line as it is."""
+    """Prints one line without wrapping."""
     console.print(Text(printable(line), style="bold" if bold else ""), soft_wrap=True, highlight=False)
 
 

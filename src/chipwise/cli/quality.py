@@ -15,7 +15,7 @@ HELP = "Also predict the loss after training on this many tokens, such as 2T (pu
 
 
 def check_tokens(text: str | None) -> str | None:
-    """Returns the value of --train-tokens.
+    """Parses the value of --train-tokens.
 
     Raises:
         SpecError: The text is not a positive number of tokens.
@@ -26,7 +26,7 @@ def check_tokens(text: str | None) -> str | None:
 
 
 def with_quality(data: object, model: str | api.ArchSpec, tokens: str | None) -> object:
-    """Returns ``data`` as JSON values, with the expected loss added if tokens are given."""
+    """``data`` as JSON values, with the expected loss added if tokens are given."""
     if tokens is None:
         return data
 
@@ -36,7 +36,7 @@ def with_quality(data: object, model: str | api.ArchSpec, tokens: str | None) ->
 
 
 def print_quality(model: str | api.ArchSpec, tokens: str | None, *, advice: Sequence[answers.Advice] = ()) -> None:
-    """Prints the expected loss of the model and of each piece of advice that changes it, if tokens are given."""
+    """If tokens are given, prints the expected loss of the model and of each piece of advice that changes it."""
     if tokens is None:
         return
 

@@ -76,7 +76,7 @@ def command(
     stop = _Stop()
     stop.listen()
     try:
-        folder = answers.run_folder(spec, out)  # mistakes in the file are reported before torch is loaded
+        folder = answers.run_folder(spec, out)  # reports mistakes in the file before torch is imported
         if resume and not answers.holds_run(folder):
             print(f"{folder} holds no run to resume; starting a new one", file=sys.stderr)
         with contextlib.nullcontext(answers.silent) if as_json else show.live() as observer:
@@ -101,7 +101,7 @@ def command(
 
 
 class _Stop:
-    """A request to stop, sent by a signal.
+    """A request to stop the search, sent by a signal.
 
     The signal raises KeyboardInterrupt at once. If it arrives in a finaliser, Python swallows the exception; then the
     search's next progress event raises it again.

@@ -19,14 +19,14 @@ from chipwise.cli.output import console, json_of, notices, print_table, put, say
 from chipwise.core import layout as columns
 from chipwise.core import units
 
-UNMET = 4  # exit code of a search whose winner is not known to keep every limit
+UNMET = 4  # exit code of a search whose winner is not known to meet every limit
 
 __all__ = ["bar", "console", "json_of", "live", "notices", "result", "waiting"]
 
 
 @contextlib.contextmanager
 def live() -> Iterator[answers.Observer]:
-    """Live progress of a search: a small table in a terminal, a line for each phase elsewhere."""
+    """Live progress of a search: a small table in a terminal, otherwise a line for each phase."""
     if not console.is_terminal:
         yield _Lines()
         return
@@ -40,7 +40,7 @@ def live() -> Iterator[answers.Observer]:
 
 
 class _Lines:
-    """Progress for output that cannot be redrawn: a line per phase, and at most one every ten seconds."""
+    """Progress for output that cannot be redrawn: a line per phase, otherwise at most one line every ten seconds."""
 
     def __init__(self) -> None:
         self._phase, self._said = "", 0.0
@@ -81,7 +81,7 @@ def _screen(status: answers.Status) -> Group:
 
 @contextlib.contextmanager
 def bar(title: str, *, quiet: bool = False) -> Iterator[Callable[[str, float], None]]:
-    """A progress bar fed by ``(what, share done)``; on standard error, so that output stays clean."""
+    """A progress bar on standard error; the returned function takes a description and the share done."""
     if quiet:
         yield lambda what, share: None
         return
@@ -102,7 +102,7 @@ def waiting(title: str, *, quiet: bool = False) -> Iterator[None]:
 
 
 def result(record: api.RunRecord, folder: Path) -> None:
-    """Prints the result or state of a search: contenders, constraints, and where the files are."""
+    """Prints the result or state of a search: the compared designs, the constraints, and the paths of the files."""
     if answers.contenders(record) or record.start is not None:
         print_table(answers.final_table(record))
     else:
@@ -123,12 +123,12 @@ def result(record: api.RunRecord, folder: Path) -> None:
 
 
 def ending(record: api.RunRecord) -> int:
-    """The exit code for ``record``: 4 if the winner is not known to keep every limit."""
+    """The exit code for ``record``: 4 if the winner is not known to meet every limit."""
     return UNMET if answers.unmet.unmet(record) else 0
 
 
 def _checks(checks: Mapping[str, answers.CheckError]) -> columns.Table:
-    """The errors of calibration's check: one row for each quantity and range of sizes."""
+    """Prints the errors of calibration's check: one row for each quantity and range of sizes."""
     heads = ("mean error", "rank corr.", "models", "MB of weights")
     table = columns.Table(
         title="check: whole models, each predicted by a fit without it",

@@ -143,12 +143,12 @@ def _silent(stage: str, done: int, total: int) -> None:
 class _Progress:
     """A line that is redrawn in a terminal; elsewhere one line per stage and every ten seconds.
 
-    The remaining time is for the current stage, at its speed since this call began.
+    The remaining time is that of the current stage, at its speed since this call began.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._stage, self._printed_s, self._clock = "", 0.0, clock
-        self._began = (0.0, 0)  # start of the stage: time, and work done by then
+        self._began = (0.0, 0)  # at the start of the stage: time, and work done before
 
     def __call__(self, stage: str, done: int, total: int) -> None:
         now = self._clock()

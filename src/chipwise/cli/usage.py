@@ -11,7 +11,7 @@ import typer
 from chipwise.errors import InputError, listed, nearest, short
 
 UsageError: type[Exception] = next(kind for kind in typer.BadParameter.__mro__ if kind.__name__ == "UsageError")
-_PLAIN = (  # typer's messages, and chipwise's wording
+_PLAIN = (  # patterns of typer's messages, with chipwise's wording
     (r"Value error, ", ""),
     (r"Input should be greater than or equal to (\S+)", r"must be at least \1"),
     (r"Input should be less than or equal to (\S+)", r"must be at most \1"),
@@ -24,7 +24,7 @@ _PLAIN = (  # typer's messages, and chipwise's wording
     (r"Got unexpected extra arguments?(?:\(s\))? \((.*)\)", r"this command takes no further arguments: \1"),
     (r"Unable to parse input string as an integer, exceeded maximum size", "is too large"),
 )
-MOVED = {  # options of estimate that have commands of their own
+MOVED = {  # options of estimate that are now separate commands
     **dict.fromkeys(("--train", "--checkpoint", "--microbatches", "--zero"), "training-step"),
     **dict.fromkeys(("--height", "--width", "--frames", "--steps"), "pictures"),
     "--part": "parts",
@@ -80,7 +80,7 @@ def plain_error(error: Any) -> InputError:
 
 
 def _instead(typed: str, known: Sequence[str]) -> str:
-    """The end of a message: suggests a command for ``typed``, another tool's command or a misspelling."""
+    """The end of a message: suggests a command for ``typed``, which may be another tool's command or a misspelling."""
     meant = [each for each, words in OTHER_WORDS.items() if typed.lower() in words.split() and each in known]
     return f"did you mean {listed(meant)}?" if meant else nearest(typed, known)
 
@@ -92,7 +92,7 @@ def _name(parameter: Any) -> str:
 
 
 def _given(error: Any) -> object | None:
-    """The refused value, if the parser kept it."""
+    """The rejected value, if the parser kept it."""
     details = getattr(error.__cause__, "errors", None)
     return details()[0].get("input") if details is not None else None
 

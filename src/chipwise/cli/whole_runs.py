@@ -1,4 +1,4 @@
-"""Answers of ``chipwise estimate`` from published whole runs: diffusion models and models on phone NPUs."""
+"""Commands for models that are predicted from published whole runs: diffusion models, and models on phone NPUs."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def answered(context: typer.Context, model: str, *, as_json: bool) -> bool:
     """Prints the answer of ``chipwise estimate`` if one of these laws applies; returns whether one did.
 
     Raises:
-        typer.BadParameter: An option of language models was typed.
+        typer.BadParameter: An option that only applies to language models was given.
     """
     told = context.params
     law = answers.law_of(model, told["device"])
@@ -92,10 +92,10 @@ def answered(context: typer.Context, model: str, *, as_json: bool) -> bool:
 
 
 def explained(context: typer.Context, model: str, *, as_json: bool) -> bool:
-    """Whether ``model`` generates images; if so, prints where the time goes.
+    """If ``model`` generates images, prints where the time goes; returns whether it does.
 
     Raises:
-        typer.BadParameter: An option of other models was typed.
+        typer.BadParameter: An option that only applies to other models was given.
     """
     if not answers.makes_pictures(model):
         return False
@@ -119,7 +119,7 @@ def explained(context: typer.Context, model: str, *, as_json: bool) -> bool:
 
 
 def compared(context: typer.Context, models: Sequence[str], devices: Sequence[str] | None, *, as_json: bool) -> bool:
-    """Whether all ``models`` generate images; if so, prints their comparison.
+    """If all ``models`` generate images, prints their comparison; returns whether they do.
 
     Raises:
         typer.BadParameter: Only some of the models do, an option for another kind of model was given, or no device was

@@ -1,3 +1,3 @@
-"""Tools for testing third-party extensions: conformance suites, small models, hypothesis strategies.
+"""Tools for testing extensions: conformance suites, small models, hypothesis strategies.
 
 Needs pytest and hypothesis."""

@@ -1,4 +1,4 @@
-"""Small models of every kind with a stem, covering each choice of its blocks, for the checks of ``FormSuite``."""
+"""Small models of every kind other than text, covering all choices of blocks, for ``FormSuite``."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ from chipwise.model.kinds.sound.stem import Ctc, SoundStem
 from chipwise.model.space.search_space import SearchSpace
 from chipwise.model.space.space_spec import LayerSpace, SpaceSpec
 
-ITEMS, TAGS = 30, 7  # of ranking models
-FRAMES, BANDS = 24, 5  # of spectrograms
+ITEMS, TAGS = 30, 7  # rows of the tables of ranking models
+FRAMES, BANDS = 24, 5  # sizes of spectrograms
 
 
 def _layer(draw: st.DrawFn, attention: Attention, *, whole: bool = False) -> Layer:
@@ -87,7 +87,7 @@ def image_archs(draw: st.DrawFn) -> ArchSpec:
 
 @st.composite
 def question_archs(draw: st.DrawFn) -> ArchSpec:
-    """Small visual-question models: patches or convolutions, tokens separate, averaged or joined."""
+    """Small models that answer questions about images: patches or convolutions; tokens separate, averaged or joined."""
     arch = draw(image_archs().filter(lambda arch: arch.stem.axes == 2))
     stem = replace(arch.stem_as(ImageStem), prefix_tokens=0, bias=False)
     merge = draw(st.sampled_from(("none", "mean", "join"))) if stem.grid % 2 == 0 else "none"
@@ -111,12 +111,12 @@ def question_archs(draw: st.DrawFn) -> ArchSpec:
 
 
 def crossing_archs() -> st.SearchStrategy[ArchSpec]:
-    """Small visual question models with cross-attention to the image in some or all layers."""
+    """Small models that answer questions about images, with cross-attention to the image in some or all layers."""
     return st.builds(crossed, question_archs(), st.lists(st.booleans(), min_size=3, max_size=3))
 
 
 def crossed(arch: ArchSpec, which: Sequence[bool] = ()) -> ArchSpec:
-    """Returns ``arch`` with cross-attention in the layers ``which`` (by number), or in all if empty."""
+    """``arch`` with cross-attention in the layers ``which`` (numbers), or in all layers if empty."""
     block = Attention(heads=2, kv_heads=2, head_size=8, qkv_bias=True, out_bias=True, rope=False, causal=False)
     chosen = [*which, *(False,) * len(arch.layers)][: len(arch.layers)]
     each = chosen if any(chosen) else [True] * len(arch.layers)
@@ -230,7 +230,7 @@ def sound_archs(draw: st.DrawFn) -> ArchSpec:
 
 
 def sentence_archs() -> st.SearchStrategy[ArchSpec]:
-    """Small classifiers of texts of 6 of 20 words in 3 classes: full and narrow tables."""
+    """Small text classifiers with 6 positions, 20 words and 3 classes: full and narrow tables."""
     sentence = SentenceSpace(size=6, words=20, classes=3, table=("full", "w4"))
     layer = LayerSpace(heads=(1, 2), ffn=("gelu", "swiglu"), ffn_width=(8, 20))
     spec = SpaceSpec(

@@ -1,4 +1,4 @@
-"""The contract of runtimes as tests: subclass :class:`BackendSuite`, name the runtime and give it a model.
+"""The contract of runtimes as tests: subclass :class:`BackendSuite`, and give it the runtime's name and a model.
 
 If there is an exporter for the runtime (``deploy/export/exporters.py``), :class:`ExportedSuite` needs only a design,
 and compares the logits with torch's.
@@ -45,7 +45,7 @@ class BackendSuite:
 
     @pytest.fixture
     def opened(self, model: Path) -> Session:
-        """A session on that model."""
+        """A session with that model."""
         return self.open(model)
 
     def open(self, model: Path) -> Session:
@@ -86,7 +86,7 @@ class BackendSuite:
             )
 
     def test_a_new_prompt_forgets_the_old(self, opened: Session) -> None:
-        """Equal tokens give equal logits, whatever prompt ran before."""
+        """Equal tokens give equal logits, whichever prompt ran before."""
         tokens = self.tokens(opened, PROMPT)
         first = np.array(opened.prefill(tokens))
         opened.decode(tokens[:, :1])
@@ -109,7 +109,7 @@ class BackendSuite:
             opened.decode(self.tokens(opened, 1))
 
     def test_what_is_no_model_is_refused(self, tmp_path: Path) -> None:
-        """A missing file and a broken file are errors."""
+        """A missing file and a broken file raise errors."""
         broken = tmp_path / "broken"
         broken.write_bytes(b"\x00not a model")
         for path in (broken, tmp_path / "missing"):
@@ -117,7 +117,7 @@ class BackendSuite:
                 self.open(path)
 
     def test_the_harness_measures_it(self, model: Path) -> None:
-        """The measurement runs in a fresh process and keeps every sample."""
+        """The harness measures the runtime in a new process and keeps every sample."""
         workload = Workload(prompt_tokens=PROMPT, new_tokens=CAPACITY - PROMPT)
         found = measure(
             model,
@@ -136,14 +136,14 @@ class BackendSuite:
 
 
 class ExportedSuite(BackendSuite):
-    """:class:`BackendSuite` for a runtime that designs are exported for, with random weights."""
+    """:class:`BackendSuite` for runtimes to which designs can be exported, with random weights."""
 
     parity: ClassVar[float] = 1e-4  # largest error relative to torch, as a share of the logits' standard deviation
-    design: ClassVar[Design]  # with room for at least 16 positions
+    design: ClassVar[Design]  # must have at least 16 positions
 
     @pytest.fixture
     def weights(self) -> dict[str, Any]:
-        """Random weights in which no norm or bias is left at one or zero."""
+        """Random weights in which no norm or bias has its default of one or zero."""
         from chipwise.api.testing.block_suite import shaken
 
         return {name: value.numpy() for name, value in shaken(self.design.arch, seed=0).state_dict().items()}
@@ -154,7 +154,7 @@ class ExportedSuite(BackendSuite):
         return export_for(self.runtime, self.design, tmp_path, weights=weights)
 
     def expected(self, weights: dict[str, Any], tokens: Any) -> Any:
-        """Logits that torch computes with the same weights, at every position, (1, tokens, vocab)."""
+        """Torch's logits with the same weights, at every position, (1, tokens, vocab)."""
         return torch_logits(self.design.arch, weights, tokens)
 
     def test_logits_are_those_of_torch(self, opened: Session, weights: dict[str, Any]) -> None:
@@ -168,7 +168,7 @@ class ExportedSuite(BackendSuite):
         assert share <= self.parity, f"logits differ from torch's by {share:.2g} standard deviations"
 
     def test_sequences_of_a_batch_do_not_see_each_other(self, model: Path, weights: dict[str, Any]) -> None:
-        """Each sequence gets the same logits as alone."""
+        """Each sequence of a batch gets the same logits as when it runs alone."""
         made: Runtime = RUNTIMES.load(self.runtime)()
         try:
             session = made.open(model, capacity=CAPACITY, batch=2, threads=1, options=self.options)

@@ -49,7 +49,7 @@ class BlockSuite:
     examples = 15
 
     def archs(self) -> st.SearchStrategy[ArchSpec]:
-        """The models to test; by default any small model."""
+        """The models to test; by default random small models."""
         return arch_specs()
 
     def _each(self, check: Callable[[ArchSpec], None]) -> None:
@@ -72,7 +72,7 @@ class BlockSuite:
         self._each(check_export)
 
     def test_slices_agree(self) -> None:
-        """A smaller model on views of larger weights computes the same as alone."""
+        """A smaller model that uses views of larger weights computes the same as with copies."""
         self._each(check_slice)
 
 
@@ -83,7 +83,7 @@ def shaken(arch: ArchSpec, *, seed: int) -> Transformer:
 
 
 def shake(model: AnyModule, *, seed: int, by: float = 0.3, matrices: bool = True) -> AnyModule:
-    """Puts ``model`` in evaluation mode and adds normal noise of deviation ``by``, optionally not to matrices."""
+    """Puts ``model`` in evaluation mode and adds normal noise of deviation ``by`` to its parameters."""
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
         for parameter in model.parameters():
@@ -114,8 +114,8 @@ def check_weights(module: Callable[[ArchSpec], torch.nn.Module], arch: ArchSpec)
 def check_flops(arch: ArchSpec, *, prompt: int = PROMPT, past: int = 5, batch: int = 2) -> None:
     """Asserts that lowering counts the matrix products and attention that torch runs.
 
-    Torch multiplies every query with every key, but our count includes only the keys that the mask allows; so ours is
-    recounted without a mask. In decode without windows there is no difference.
+    Torch multiplies every query with every key, but lowering counts only the keys that the mask allows, so its count is
+    repeated here without a mask. In decode without windows there is no difference.
     """
     design = Design(arch=arch)
     model = shaken(arch, seed=0)
@@ -134,7 +134,7 @@ def check_flops(arch: ArchSpec, *, prompt: int = PROMPT, past: int = 5, batch: i
 
 
 def dense_flops(graph: OpGraph) -> Size:
-    """FLOPs of the matrix products and of attention in ``graph``, as if nothing were masked."""
+    """FLOPs of the matrix products and of attention in ``graph``, counted as if nothing were masked."""
     total: Size = 0
     for placed in graph:
         if isinstance(op := placed.op, Matmul):
@@ -185,7 +185,7 @@ def check_slice(arch: ArchSpec, *, tolerance: float = TOLERANCE) -> None:
 
 
 def wider(arch: ArchSpec) -> ArchSpec:
-    """A model of the same kind that is larger in everything that has a size."""
+    """A model of the same kind in which every size is larger."""
     layers = tuple(
         replace(
             layer,

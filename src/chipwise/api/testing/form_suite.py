@@ -6,8 +6,8 @@ Subclass it in a test module, and return the models to try from ``archs``; pytes
         def archs(self):
             return image_archs()
 
-What sets a kind apart its own suite says, by the attributes and methods that a subclass may override. Decoders, which
-have a cache, are checked by ``BlockSuite``.
+Each kind has a subclass that overrides the attributes and methods in which it differs. Decoders, which have a cache,
+are checked by ``BlockSuite``.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ from chipwise.model.walk.module import build, module_of
 from chipwise.model.walk.slicing import cuts, kept_layers
 from chipwise.model.walk.weights import weight_shapes
 
-INT8_TOLERANCE = 0.1  # share of the outputs' spread, since int8 kernels round activations too
+INT8_TOLERANCE = 0.1  # relative to the outputs' spread; int8 kernels also round activations
 NORMS = {"LayerNormalization", "SimplifiedLayerNormalization", "SkipSimplifiedLayerNormalization"}
 Inputs = tuple[torch.Tensor, ...]
 Pairs = Iterator[tuple[AnyArray, AnyArray]]
@@ -75,33 +75,33 @@ class FormSuite:
     """The checks; each runs on ``examples`` models from :meth:`archs`."""
 
     examples = 12
-    functions: tuple[tuple[str, str], ...] = ()  # those of elementwise functions
-    exact = True  # whether torch computes no more than lowering counts, or positions that are dropped
-    shares = True  # whether smaller models are cut from larger ones, or refused
+    functions: tuple[tuple[str, str], ...] = ()  # which ONNX operators correspond to elementwise functions
+    exact = True  # whether torch computes exactly what lowering counts; False if lowering drops positions
+    shares = True  # whether smaller models can be cut from larger ones; otherwise cutting raises an error
 
     def archs(self) -> st.SearchStrategy[ArchSpec]:
         """The models to test, all of one kind."""
         raise NotImplementedError("override `archs`")
 
     def counted(self, arch: ArchSpec, batch: int) -> tuple[ArchSpec, Size]:
-        """A model like ``arch`` of which torch computes what lowering lists, and FLOPs that it computes besides.
+        """A variant of ``arch`` for which torch computes what lowering lists, and torch's additional FLOPs.
 
-        Torch computes all positions to the end, while lowering drops some. So classes are told by the mean.
+        Torch computes all positions up to the head, while lowering drops some, so the variant uses mean pooling.
         """
         if self.exact and isinstance(arch.head, Classes):
             return replace(arch, head=replace(arch.head, pooling="mean")), 0
         return arch, 0
 
     def designs(self, arch: ArchSpec) -> list[Design]:
-        """Variants of a model to export."""
+        """The designs of a model to export."""
         return [Design(arch=arch)]
 
     def requests(self, arch: ArchSpec) -> ArchSpec:
-        """The model for the requests whose outputs are compared."""
+        """The model, adapted to the requests whose outputs are compared."""
         return arch
 
     def runs(self, path: Path, arch: ArchSpec, model: nn.Module, inputs: Inputs, expected: AnyArray) -> Pairs:
-        """Pairs of an exported file's outputs and the expected ones, for one request and for three."""
+        """Pairs of an exported file's outputs and the expected outputs, for one request and for three."""
         for batch in (1, 3):
             given = _runtime().OnnxClassifier(path, batch=batch).prefill(*(each[:batch].numpy() for each in inputs))
             yield given, expected[:batch]
@@ -114,7 +114,7 @@ class FormSuite:
         self._each(check_parameters)
 
     def test_flops_agree(self) -> None:
-        """The operators' FLOPs equal those that torch counts, except if only some positions reach the end."""
+        """The operators' FLOPs equal those that torch counts (unless lowering drops positions)."""
         self._each(self.check_flops)
 
     def test_exported_graphs_agree(self) -> None:
@@ -122,7 +122,7 @@ class FormSuite:
         self._each(self.check_export)
 
     def test_slices_agree(self) -> None:
-        """Weights cut from a larger model keep its values, or cutting is refused with a one-line error."""
+        """Weights cut from a larger model keep its values, or cutting raises a one-line error."""
         self._each(check_slice if self.shares else check_refused)
 
     def check_flops(self, arch: ArchSpec, batch: int = 2) -> None:
@@ -136,9 +136,9 @@ class FormSuite:
         assert _listed_flops(arch, batch) <= listed
 
     def check_export(self, arch: ArchSpec, tolerance: float = TOLERANCE) -> None:
-        """Asserts that the exported graph gives the module's outputs, for several batches; roughly for int8.
+        """Asserts that the exported graph gives the module's outputs for several batches (for int8, approximately).
 
-        Also that it has one node for each product, convolution, attention, mean, table and norm that lowering lists.
+        It must also have one node for each product, convolution, attention, mean, table and norm that lowering lists.
         """
         import onnx
 
@@ -165,7 +165,7 @@ class FormSuite:
         def listed(kind: type | tuple[type, ...]) -> int:
             return sum(isinstance(placed.op, kind) for placed in graph)
 
-        scores = listed(RequestAttentionOp)  # the product with the values is a separate node
+        scores = listed(RequestAttentionOp)  # the product with values is a separate node
         assert names.count("MatMul") == listed(Matmul) + scores
         for kind, operators in NODES:
             assert listed(kind) == sum(name in operators for name in names), kind
@@ -175,27 +175,27 @@ class FormSuite:
 
 
 class QuestionSuite(FormSuite):
-    """For models that answer questions about images, of which lowering drops positions that torch computes."""
+    """For models that answer questions about images; lowering drops positions that torch computes."""
 
     exact = shares = False
 
 
 class SoundSuite(FormSuite):
-    """For models that transcribe: also rounded to int8, since a sound has few positions."""
+    """For speech recognisers: also in int8, since a sound has few positions."""
 
     functions = (("sigmoid", "Sigmoid"), ("split", "Split"), ("pad", "Pad"))
     shares = False
 
     def designs(self, arch: ArchSpec) -> list[Design]:
-        """In int8 and in FP32."""
+        """Designs in int8 and in FP32."""
         return [Design(arch=arch, weights="int8"), Design(arch=arch)]
 
 
 class DenoiserSuite(FormSuite):
-    """For denoisers: a pass, and images after several steps."""
+    """For denoisers: one pass, and images after several steps."""
 
     def runs(self, path: Path, arch: ArchSpec, model: Any, inputs: Inputs, expected: AnyArray) -> Pairs:
-        """The velocity, and drawn images."""
+        """Pairs of velocities, and of generated images."""
         from chipwise.deploy.runtimes.onnx_session import load
         from chipwise.deploy.runtimes.onnxruntime_denoiser import OnnxDenoiser
 
@@ -211,29 +211,29 @@ class RankingSuite(FormSuite):
     """For ranking models: several numbers of candidates, int8, and every kind of fusion."""
 
     def counted(self, arch: ArchSpec, batch: int) -> tuple[ArchSpec, Size]:
-        """The model with one more attention, of which lowering leaves out the history's scores, values and output."""
+        """The model with one more attention, in which lowering leaves out the history's scores, values and output."""
         stem = arch.stem_as(RankingStem)
         last = next(layer.attention for layer in reversed(arch.layers) if layer.attention is not None)
         besides = batch * stem.history * last.query_width * (4 * stem.history + 2 * arch.d_model)
         return replace(arch, layers=(*arch.layers, Layer(attention=last, ffn=None))), besides
 
     def designs(self, arch: ArchSpec) -> list[Design]:
-        """In int8; and with nothing fused, what is usual, and all."""
+        """Designs in int8, and with no fusion, the usual fusions and all fusions."""
         fused = (Design(arch=arch, fused=names) for names in ((), USUALLY_FUSED, FUSIONS))
         return [Design(arch=arch, weights="int8"), *fused]
 
     def requests(self, arch: ArchSpec) -> ArchSpec:
-        """Of 9 candidates."""
+        """The model for requests with 9 candidates."""
         return with_candidates(arch, 9)
 
     def runs(self, path: Path, arch: ArchSpec, model: nn.Module, inputs: Inputs, expected: AnyArray) -> Pairs:
-        """Scores of one request and of three, and of fewer candidates."""
+        """Pairs of scores for one request, for three requests, and for fewer candidates."""
         for batch, count in ((1, 9), (3, 4), (3, 1)):
             given = inputs[0].numpy()[:batch, : arch.stem_as(RankingStem).history + count]
             yield _runtime().OnnxRanker(path, batch=batch, candidates=count).prefill(given), expected[:batch, :count]
 
     def test_candidates_do_not_see_one_another(self) -> None:
-        """Candidates get the same scores as one by one, and the history does not attend to them."""
+        """Candidates get the same scores as when scored one by one, and the history does not attend to them."""
         self._each(check_alone)
 
 
@@ -244,15 +244,15 @@ def _runtime() -> ModuleType:
 
 
 def shaken(arch: ArchSpec, *, seed: int) -> Any:
-    """A random model in which norms, biases and positions are not ones and zeros, so that omitting one is detected.
+    """A random model whose norms, biases and positions differ from ones and zeros, so that omitting one is detected.
 
-    All other parameters change too, since a denoiser's initial modulations and head would hide the rest.
+    All other parameters change too, because a denoiser's initial modulations and head (zeros) would hide the rest.
     """
     return shake(build(arch, seed=seed), seed=seed + 1, by=0.2)
 
 
 def inputs_of(arch: ArchSpec, *, batch: int, seed: int = 0) -> Inputs:
-    """Random inputs of a model's module, so many at once."""
+    """A batch of random inputs of a model's module."""
     found = form_of(arch).inputs(arch, np.random.default_rng(seed), batch)
     return tuple(torch.from_numpy(each) for each in found)
 
@@ -267,7 +267,7 @@ def _listed_flops(arch: ArchSpec, batch: int) -> Size:
 
 
 def product_flops(graph: OpGraph) -> Size:
-    """FLOPs of the matrix products, convolutions and attention in ``graph``, biases left out."""
+    """FLOPs of the matrix products, convolutions and attention in ``graph``, without biases."""
     total: Size = 0
     for placed in graph:
         if isinstance(op := placed.op, Matmul):
@@ -293,7 +293,7 @@ def check_alone(arch: ArchSpec, *, tolerance: float = TOLERANCE) -> None:
 
 
 def check_refused(arch: ArchSpec) -> None:
-    """Asserts that models of this kind are not cut from one another."""
+    """Asserts that cutting models of this kind from one another raises an error."""
     with pytest.raises(SpecError, match="share no weights"):
         cuts(arch, arch)
 
@@ -307,7 +307,7 @@ def check_slice(arch: ArchSpec) -> None:
     alone = module_of(arch)
     alone.load_state_dict(found)
     assert all(torch.equal(cut.of(weights), weights[name]) for name, cut in cuts(whole, whole).items())
-    if (end := "modulations.end.bias") in found:  # shifts, then scales
+    if (end := "modulations.end.bias") in found:  # the bias holds shifts, then scales
         assert torch.equal(found[end][arch.d_model :], weights[end][whole.d_model : whole.d_model + arch.d_model])
     with torch.no_grad():
         assert torch.isfinite(alone.eval()(*inputs_of(arch, batch=2))).all()
@@ -315,8 +315,8 @@ def check_slice(arch: ArchSpec) -> None:
 
 
 def wider(arch: ArchSpec) -> ArchSpec:
-    """A model for the same requests with every other size larger and twice the depth."""
-    kept = kept_layers(len(arch.layers), 2 * len(arch.layers))  # the others repeat the one before
+    """A model for the same requests with all other sizes larger and twice the depth."""
+    kept = kept_layers(len(arch.layers), 2 * len(arch.layers))  # the other layers repeat the one before them
     repeated = [arch.layers[bisect(kept, i) - 1] for i in range(2 * len(arch.layers))]
     return replace(arch, d_model=arch.d_model + 8, stem=_wider_stem(arch.stem), layers=tuple(map(_wider, repeated)))
 

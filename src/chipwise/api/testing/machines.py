@@ -1,4 +1,4 @@
-"""Machines with known rates: round numbers, typical rates of a CPU core, and variations of them."""
+"""Machine profiles with known rates: round numbers, typical rates of a CPU core, and variations of both."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ FUNCTIONS = ("relu", "gelu", "gelu_tanh", "silu", "mul", "add", "sin", "split", 
 
 
 def round_machine(*, s_per_byte: tuple[float, float] = (1e-9, 3e-9)) -> MachineProfile:
-    """A node costs 1 µs, a streamed byte 1 ns (3 ns from 4,096 bytes in total on), any other feature 1 ns."""
+    """A machine on which a node costs 1 µs, a streamed byte 1 ns (3 ns above 4,096 bytes), any other feature 1 ns."""
     unit = 1e-9
     attention = dict.fromkeys(("head", "score", "product", "value", "rotated"), unit) | {"node": US}
     check = CheckError(models=8, mape=0.1, spread=0.1)
@@ -46,7 +46,7 @@ def round_machine(*, s_per_byte: tuple[float, float] = (1e-9, 3e-9)) -> MachineP
 
 
 def core_like() -> MachineProfile:
-    """Rates typical of a CPU core."""
+    """A machine with the typical rates of a CPU core."""
     check = CheckError(models=12, mape=0.1, spread=0.1)
     terms = _terms(
         matmul={"node": 2 * US, "in": 1e-10, "out": 2e-10, "products": 2e-11},
@@ -72,7 +72,7 @@ def core_like() -> MachineProfile:
 
 
 def other(profile: MachineProfile, **factors: float) -> MachineProfile:
-    """Copy of the machine with multiplied rates of some kinds of nodes, such as ``attention=1.5`` or ``int8=0.8``."""
+    """Copy of the machine with rates of some kinds of nodes multiplied, such as ``attention=1.5`` or ``int8=0.8``."""
 
     def factor(model: str, _: str) -> float:
         return next((value for name, value in factors.items() if name in model.split(".")), 1.0)

@@ -1,4 +1,4 @@
-"""SpaceSuite: checks that rows of a space are designs of a kind, counted, priced and named like them.
+"""SpaceSuite: checks that a space's rows encode valid designs, and that counts, prices and summaries agree with them.
 
 Subclass it in a test module and return spaces by name; pytest then runs every check on each::
 
@@ -30,21 +30,21 @@ from chipwise.model.space.space_spec import SpaceSpec
 from chipwise.model.walk.lower import lower
 from chipwise.predict.cost.memory import layer_activation_bytes, memory_parts
 
-MOST_ROWS = 50_000  # of a space that is enumerated
-NODE_S = 1e3  # price of a node, where that of a FLOP is 1
+MOST_ROWS = 50_000  # most rows of a space that is enumerated
+NODE_S = 1e3  # price of a node; a FLOP's price is 1
 
 
 class CountingPricer(OperatorPricer):
-    """Prices that are exact counts: FLOPs, a thousand a node, and the bytes of weights, cache and activations."""
+    """Prices that are exact counts: FLOPs, 1,000 per node, and the bytes of weights, cache and activations."""
 
     def op_columns(self, op: Op) -> Float64Array:
-        """FLOPs and nodes of an operator, (2,)."""
+        """FLOPs and number of nodes of an operator, (2,)."""
         return np.array([op.work().flops, 1.0], np.float64)
 
     def latencies_s(
         self, prefill: Float64Array, decode: Float64Array, *, logits: Float64Array
     ) -> tuple[Float64Array, Float64Array]:
-        """Sums of the columns, in which the logits are counted already."""
+        """Sums of the columns, which already include the logits."""
         return prefill @ [1.0, NODE_S], decode @ [1.0, NODE_S]
 
     def stored_bytes(self, design: Design, workload: Workload) -> float:
@@ -53,11 +53,11 @@ class CountingPricer(OperatorPricer):
         return float(parts.table_bytes + parts.matrix_bytes + parts.kv_bytes)
 
     def activation_bytes(self, layer: Layer | None, design: Design, workload: Workload) -> float:
-        """Bytes of a layer's activations; the head's are none."""
+        """Bytes of a layer's activations; none for the head."""
         return 0.0 if layer is None else layer_activation_bytes(layer, design.arch, workload)
 
     def base_bytes(self) -> float:
-        """Nothing besides the model."""
+        """0: no memory besides the model."""
         return 0.0
 
 
@@ -79,15 +79,15 @@ class SpaceSuite:
                 raise AssertionError(f"space {name!r}: {error}") from error
 
     def test_rows_are_designs_and_come_back(self) -> None:
-        """Every row is a design that is built, and the row of the choices of that design."""
+        """Every row encodes a design that can be built, and the design's choices give the row back."""
         self._each(lambda space: check_rows(space, draws=self.draws))
 
     def test_the_size_is_the_number_of_designs(self) -> None:
-        """A space that can be enumerated has as many designs as it says."""
+        """In a space that can be enumerated, the number of rows is the reported number of designs."""
         self._each(check_size)
 
     def test_prices_of_blocks_add_up_to_those_of_whole_models(self) -> None:
-        """FLOPs, nodes, parameters and memory of designs lowered one by one are those of the price table."""
+        """FLOPs, nodes, parameters and memory from the price table equal those of separately lowered designs."""
         for batch in self.batches:
             self._each(partial(check_prices, draws=self.draws, batch=batch))
 
@@ -101,7 +101,7 @@ class SpaceSuite:
 
 
 def check_rows(space: SearchSpace, *, draws: int) -> None:
-    """Asserts that random rows are designs that are built, and that choices and rows are inverse."""
+    """Asserts that random rows encode designs that can be built, and that conversion to choices and back is exact."""
     for row in space.sample(draws, np.random.default_rng(1)):
         arch = space.design(row).arch
         assert form_of(arch).builds(arch), summary(space.design(row))
@@ -109,7 +109,7 @@ def check_rows(space: SearchSpace, *, draws: int) -> None:
 
 
 def check_size(space: SearchSpace) -> None:
-    """Asserts that the space has as many canonical rows as it says, or no more than that where it is too large."""
+    """Asserts that the space has the reported number of canonical rows, or at most that many if it is too large."""
     if prod(space.cardinalities.tolist()) > MOST_ROWS:
         assert len(np.unique(space.sample(1000, np.random.default_rng(0)), axis=0)) <= space.size()
         return
@@ -118,7 +118,7 @@ def check_size(space: SearchSpace) -> None:
 
 
 def check_prices(space: SearchSpace, *, draws: int, batch: int) -> None:
-    """Asserts that the price table gives exactly what lowering and counting each design alone gives."""
+    """Asserts that the price table gives exactly the counts of separately lowered designs."""
     workload, pricer = Workload(batch=batch), CountingPricer()
     rows = space.sample(draws, np.random.default_rng(0))
     costs = PriceTable(space, workload, pricer)(rows)
@@ -140,7 +140,7 @@ def check_summaries(space: SearchSpace, *, draws: int) -> None:
 
 
 def check_outside(space: SearchSpace) -> None:
-    """Asserts that a width that the space does not list is refused by name."""
+    """Asserts that a width outside the space raises an error that names it."""
     choices = space.choices(space.sample(1, np.random.default_rng(2))[0])
     with pytest.raises(SpecError, match="d_model"):
         space.row({**choices, "d_model": 1 + max(space.spec.d_model)})

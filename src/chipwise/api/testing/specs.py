@@ -30,10 +30,10 @@ HEAD_SIZES: dict[Positions, tuple[bool, tuple[int, ...]]] = {
 
 
 def check_each(check: Callable[[ArchSpec], None], archs: st.SearchStrategy[ArchSpec], *, examples: int) -> None:
-    """Runs ``check`` on ``examples`` of ``archs``, always the same ones; the smallest that fails is shown."""
+    """Runs ``check`` on ``examples`` models of ``archs``, always the same ones; the smallest failing model is shown."""
     slow = [HealthCheck.too_slow]
     every = settings(max_examples=examples, deadline=None, derandomize=True, suppress_health_check=slow, database=None)
-    every(given(arch=archs)(lambda arch: check(arch)))()  # hypothesis wants no further arguments
+    every(given(arch=archs)(lambda arch: check(arch)))()  # hypothesis allows no further arguments
 
 
 def toy_arch(**changes: Any) -> ArchSpec:
@@ -51,7 +51,7 @@ def toy_arch(**changes: Any) -> ArchSpec:
 
 @st.composite
 def attentions(draw: st.DrawFn, positions: Positions = "rope") -> Attention:
-    """Attention of any kind that works with ``positions``."""
+    """Strategy for attention blocks of all kinds that work with ``positions``."""
     rope, sizes = HEAD_SIZES[positions]
     kv_heads = draw(st.sampled_from((1, 2, 3)))
     return Attention(
@@ -68,7 +68,7 @@ def attentions(draw: st.DrawFn, positions: Positions = "rope") -> Attention:
 
 @st.composite
 def feed_forwards(draw: st.DrawFn) -> FeedForward:
-    """Feed-forward of any kind."""
+    """Strategy for feed-forward blocks of all kinds."""
     return FeedForward(
         width=draw(st.sampled_from((8, 20, 48))),
         activation=draw(st.sampled_from(ACTIVATIONS)),
@@ -79,7 +79,7 @@ def feed_forwards(draw: st.DrawFn) -> FeedForward:
 
 @st.composite
 def arch_specs(draw: st.DrawFn, *, max_layers: int = 4) -> ArchSpec:
-    """A model whose layers may all differ, lack a block, or share weights."""
+    """Strategy for decoders whose layers may differ, lack a block, or share weights."""
     positions = draw(st.sampled_from(POSITIONS))
     layers: list[Layer] = []
     for i in range(draw(st.integers(1, max_layers))):
@@ -116,7 +116,7 @@ def arch_specs(draw: st.DrawFn, *, max_layers: int = 4) -> ArchSpec:
 
 @st.composite
 def llama_like_specs(draw: st.DrawFn) -> ArchSpec:
-    """A model of identical layers with gated FFN, RMSNorm and rotary positions."""
+    """Strategy for models of identical layers with gated FFN, RMSNorm and rotary positions."""
     layer = Layer(
         attention=draw(attentions("rope")),
         ffn=FeedForward(
@@ -141,8 +141,8 @@ def kv_cache_bytes(
 ) -> int:
     """Bytes kept between passes for ``tokens`` positions of each of ``batch`` sequences.
 
-    Windowed layers keep their window, latent attention its small vectors, recurrences a state of fixed size, cross
-    attention the keys and values of ``encoder_tokens``. Layers that share weights keep their own.
+    Windowed layers keep their window, latent attention its latents, recurrences a state of fixed size, cross-attention
+    the keys and values of ``encoder_tokens``. Layers that share weights have separate caches.
     """
     kept = held = 0
     for layer in arch.layers:

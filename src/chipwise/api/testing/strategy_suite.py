@@ -34,7 +34,7 @@ def toy_problem(
         values: Number of values of each variable.
         variables: Number of variables.
         limit: Upper limit on the mean variable, as a share of its range; None for no limit.
-        expensive_limit: Whether the limit is only known after a trial.
+        expensive_limit: Whether the limit's value is only known after a trial.
     """
     limits = () if limit is None else (Limit(name="size", free=not expensive_limit),)
 
@@ -65,7 +65,7 @@ def toy_violations(rows: Rows, values: int = 4, limit: float | None = 0.7) -> Fl
 
 
 class StrategySuite:
-    """The checks. Override :meth:`make`, or set ``name`` (and ``options``) of a strategy in the table.
+    """The checks. Override :meth:`make`, or set ``name`` (and ``options``) of a registered strategy.
 
     Attributes:
         name: Name of a built-in strategy or of an entry point in ``chipwise.strategies``.
@@ -143,7 +143,7 @@ class StrategySuite:
             strategy.tell(rows, None)
 
     def test_expensive_limits_and_infeasible_trials(self) -> None:
-        """Rows that break a limit known only from trials are learnt from and do not stop the search."""
+        """The strategy learns from rows that break a limit known only from trials, and continues."""
         problem = toy_problem(expensive_limit=True, limit=0.3)
         strategy, broken = self.make(problem, 6), 0
         for _ in range(_ROUNDS):
@@ -189,7 +189,7 @@ class StrategySuite:
         _assert_distinct(found)
 
     def test_a_told_row_is_not_asked_for(self) -> None:
-        """Rows received from other searches are not proposed again, even if they arrive twice."""
+        """Rows told by other searches are not proposed again, even if they are told twice."""
         problem = toy_problem(values=2, variables=4, limit=None)
         strategy = self.make(problem, 1)
         given = np.array([[0, 0, 0, 0], [1, 1, 1, 1], [0, 1, 0, 1]])
@@ -227,7 +227,7 @@ class StrategySuite:
         assert len(strategy.ask(2)) == 0
 
     def test_a_restart_goes_on_from_the_tells(self) -> None:
-        """A new strategy with the results of an earlier one proposes new rows, the same each time."""
+        """A new strategy that is told an earlier one's results proposes new rows, and the same rows each time."""
         asked = np.vstack(self._run(self.make(toy_problem(), 7)))
         again = []
         for _ in range(2):

@@ -31,11 +31,11 @@ class TargetSuite:
     """Checks that every target must pass."""
 
     def make(self) -> tuple[Target, SearchSpace]:
-        """The target under test and the space that it was opened for."""
+        """The target under test and its space."""
         raise NotImplementedError("override `make`")
 
     def test_rows_and_designs_are_predicted_alike(self) -> None:
-        """Screening may differ from a design's own estimate by a few percent."""
+        """Predictions for rows differ from those for designs by at most a few percent."""
         target, space = self.make()
         rows = space.sample(DESIGNS, np.random.default_rng(1))
         table = target.metrics(rows)
@@ -62,7 +62,7 @@ class TargetSuite:
         assert 0.0 <= target.novelty(space.design(space.sample(1, np.random.default_rng(3))[0])) <= 1.0
 
     def test_learning_moves_predictions_towards_what_was_measured_and_can_be_undone(self) -> None:
-        """On a machine that is 1.6 times as slow, six measurements at least halve the next error."""
+        """On a machine that is 1.6 times slower than predicted, six measurements at least halve the next error."""
         target, space = self.make()
         designs = [space.design(row) for row in space.sample(DESIGNS, np.random.default_rng(4))]
         before = [values_of(target.predict(design)) for design in designs]
@@ -78,7 +78,7 @@ class TargetSuite:
             assert values_of(target.predict(design))["tpot_p50"] == pytest.approx(first["tpot_p50"], rel=1e-9)
 
     def test_what_cannot_measure_says_so(self, tmp_path: Path) -> None:
-        """The error is a measurement error that says what to do."""
+        """A target that cannot measure raises a measurement error that says what to do."""
         target, space = self.make()
         if target.measures:
             pytest.skip("it measures")

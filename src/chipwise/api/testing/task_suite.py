@@ -42,9 +42,9 @@ class TaskSuite:
     """Checks that every task must pass."""
 
     task: ClassVar[Task]
-    space: ClassVar[Mapping[str, Any]]  # a run file's ``space`` with small models
-    data: ClassVar[Mapping[str, Any]]  # its ``data``
-    base: ClassVar[Path] = Path()  # where relative paths start
+    space: ClassVar[Mapping[str, Any]]  # a run file's ``space``, with small models
+    data: ClassVar[Mapping[str, Any]]  # the run file's ``data``
+    base: ClassVar[Path] = Path()  # folder of relative paths
     recipe: ClassVar[Mapping[str, Any]] = {"batch_windows": 8, "warmup_steps": 2}
 
     def spec(self) -> SpaceSpec:
@@ -96,7 +96,7 @@ class TaskSuite:
             assert design_of(choices, spec=spec, name="baseline").arch.parameters() > 0
 
     def test_data_is_prepared_once_and_described(self, tmp_path: Path) -> None:
-        """Preparing twice changes nothing; a record can store the summary."""
+        """Preparing twice changes nothing; the summary can be stored in a record."""
         data = self.opened(tmp_path)
         file = data.data(self.design().arch)
         before = Path(file.path).read_bytes()
@@ -113,7 +113,7 @@ class TaskSuite:
         assert (sizes > 0).all()
 
     def test_batches_follow_from_their_number_and_the_seed(self, tmp_path: Path) -> None:
-        """Equal arguments give equal batches, others different ones; the first axis of every tensor is the example."""
+        """Equal arguments give equal batches, different ones different batches; tensors' first axis is the example."""
         from chipwise.training.data.recipe import Recipe
 
         arch, opened = self.design().arch, self.opened(tmp_path)
@@ -131,7 +131,7 @@ class TaskSuite:
         assert data.step_tokens(arch, build(Recipe, dict(opened.recipe))) == opened.step_tokens(arch)
 
     def test_a_training_lowers_the_loss_of_its_batches(self, tmp_path: Path) -> None:
-        """Over a few steps on one batch; the loss is finite and has a gradient for every parameter that is used."""
+        """A few steps on one batch lower the loss; it is finite and has a gradient for every used parameter."""
         import torch
 
         from chipwise.training.data.recipe import Recipe
@@ -153,7 +153,7 @@ class TaskSuite:
         assert math.isfinite(data.shown_loss(losses[0]))
 
     def test_trainings_end_with_a_judged_loss_and_go_on(self, tmp_path: Path) -> None:
-        """A worker's job gives a finite loss, also with rounded weights; the same job does not train again."""
+        """A training job gives a finite loss, also with quantised weights; the same job does not train again."""
         arch, opened = self.design().arch, self.opened(tmp_path / "data")
         file = opened.data(arch)
         job = TrainJob(
@@ -192,7 +192,7 @@ class TaskSuite:
         assert math.isfinite(part.loss)
 
     def test_samples_are_plain_and_drawn_without_scripts(self, tmp_path: Path) -> None:
-        """Report sections survive JSON, alone and next to a reference design."""
+        """Report sections can be stored as JSON, with and without a reference design."""
         opened, item = self.opened(tmp_path / "data"), self.exported(tmp_path)
         for reference in (None, item):
             samples = json.loads(json.dumps(opened.samples(item, reference), allow_nan=False))

@@ -32,7 +32,7 @@ BUDGETS = {"cpu", "gpu", "tokens"}
 
 
 def write_text(path: Path) -> Path:
-    """A file of tokens that a toy model can learn: a ramp with noise, as a ``TokenStore`` would write it."""
+    """Writes a file of tokens that a toy model can learn (a ramp with noise), in the format of ``TokenStore``."""
     random = np.random.default_rng(0)
     tokens = (np.arange(6_000) + random.integers(0, 2, 6_000)) % (VOCABULARY - 1) + 1
     parts: dict[str, Any] = {"sizes": np.array([VOCABULARY, 6_000])}
@@ -65,7 +65,7 @@ def toy_job(folder: Path, name: str = "a", *, steps: int = STEPS, **changes: Any
 
 
 def plain_result(job: TrainJob, folder: Path) -> dict[str, Any]:
-    """The result of the same training in this process, without a trainer, in ``folder``."""
+    """The result of the same training in this process, in ``folder``, without a trainer."""
     return dataclasses.replace(job, folder=str(folder)).run(lambda update: None)
 
 
@@ -73,7 +73,7 @@ class TrainerSuite:
     """The checks. Override :meth:`make`, and :meth:`run_elsewhere` if jobs are run outside the trainer."""
 
     def make(self, folder: Path) -> Trainer:
-        """A fresh trainer for a run's folder, with two trainings side by side."""
+        """A new trainer for a run's folder, which can run two trainings at the same time."""
         raise NotImplementedError("override `make`")
 
     def job_of(self, job: TrainJob) -> TrainJob:
@@ -85,7 +85,7 @@ class TrainerSuite:
         raise NotImplementedError("override `run_elsewhere`: this trainer raised JobsMissing")
 
     def finish(self, trainer: Trainer, folder: Path, jobs: Sequence[TrainJob]) -> dict[int, Event]:
-        """The last event of each job by index, after as many rounds as the trainer needs."""
+        """The last event of each job, by index, after as many rounds as the trainer needs."""
         ended: dict[int, Event] = {}
         for _ in range(4):
             try:
