@@ -15,7 +15,7 @@ from chipwise.model.ops.work import Work
 
 
 class Bound(StrEnum):
-    """Limit of an operator."""
+    """What limits an operator's speed."""
 
     COMPUTE = "compute"
     MEMORY = "memory"

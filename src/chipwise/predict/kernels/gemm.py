@@ -36,7 +36,7 @@ ANY = "*"  # class of a device without similar devices in the fit
 REACH = 3.0  # distance, in doublings of data-sheet figures, over which the correction shrinks to 1/e
 NEAR = 0.4  # distance, in doublings, over which one device's errors lose weight for another
 FAR = {"sibling": 0.75, "unseen": 2.0}  # largest distance, in doublings, for which half-widths were validated
-WIDENING = 0.5  # relative growth per doubling beyond that
+WIDENING = 0.5  # relative growth of a half-width per doubling of the distance beyond FAR
 SUBSTITUTE = 1.5  # factor on half-widths where another format's kernels replace unmeasured ones
 WIDEST = 1.5  # half-width if hardly anything is known: a factor of 4.5 up or down
 SHARE = 0.9
@@ -120,7 +120,7 @@ def _unmeasured(size: Float64Array, near: Float64Array) -> Float64Array:
 def _correction(
     x_FR: Float32Array, device: DeviceProfile, path: str, fold: str, stack: str, kernels: str
 ) -> tuple[Float64Array, float, Situation]:
-    """Correction as a logarithm, half-width, and situation."""
+    """Returns the network's correction and its half-width, both as logarithms, and the situation."""
     facts = fitted()["folds"][fold]
     nets = networks()
     kind = f"{device.name}|{stack}|{kernels}"
