@@ -75,7 +75,7 @@ LIMITS = {
 
 @dataclass
 class Structure:
-    """What was counted, by file where it is in files."""
+    """The counts; those about files are by file."""
 
     lines: Counter[str] = field(default_factory=Counter)  # of code, without docstrings, comments and blanks
     inner_imports: Counter[str] = field(default_factory=Counter)  # statements in functions that import chipwise
@@ -193,7 +193,7 @@ def _docstring_lines(tree: ast.Module) -> set[int]:
 
 
 def _inside_functions(tree: ast.Module) -> Iterator[ast.Import | ast.ImportFrom]:
-    """Import statements in functions, each once, however deep the function stands in others."""
+    """Import statements in functions; each once, even if functions are nested."""
     seen: set[int] = set()
     for outer in ast.walk(tree):
         if isinstance(outer, FUNCTION):

@@ -34,8 +34,8 @@ def pictures(
     width: Annotated[int | None, typer.Option(help="Pixels. Default: 1024, of a video 832.", min=1)] = None,
     frames: Annotated[int | None, typer.Option(help="Frames of a video; 1: image.", min=1)] = None,
     steps: Annotated[int | None, typer.Option(help="Denoising steps. Default: the model's usual.", min=1)] = None,
-    batch: Annotated[int, typer.Option(help="Images or videos that are made together.", min=1)] = 1,
-    tp: Annotated[int, typer.Option(help="Devices that share each of them.", min=1)] = 1,
+    batch: Annotated[int, typer.Option(help="Images or videos per batch.", min=1)] = 1,
+    tp: Annotated[int, typer.Option(help="Devices that compute each image or video together.", min=1)] = 1,
     runtime: Annotated[str | None, typer.Option(help="diffusers.")] = None,
     as_json: options.AsJson = False,
 ) -> None:

@@ -124,7 +124,7 @@ class Stem:
         return 0
 
     def new_tokens(self, asked: int) -> int:
-        """New tokens of a request for ``asked`` of them; a whole input, such as an image, has one output."""
+        """Tokens that a request for ``asked`` tokens generates; 1 for models of whole inputs, such as images."""
         return 1
 
     def units(self, positions: Count) -> Count:
@@ -286,7 +286,7 @@ def check_layers(layers: tuple[Layer, ...], trunk: Trunk, stem: Stem, *, stack: 
         for name, block in (("attention", layer.attention), ("ffn", layer.ffn)):
             taps = getattr(layer, f"{name}_conv")
             if taps and (taps < 2 or block is None):
-                reason = f"there is no {name} for it" if block is None else "it sees at least 2 positions; 0 is none"
+                reason = f"the layer has no {name}" if block is None else "it sees at least 2 positions; 0 is none"
                 raise SpecError(f"a convolution of {taps}: {reason}", field=f"{place}.{name}_conv")
         if layer.cross is not None and not crosses:
             raise SpecError(

@@ -32,15 +32,15 @@ class Pass:
 
     Attributes:
         arch: The model.
-        head: The format of the matrices before and behind the layers.
-        layers: Those of the layers' matrices, by number.
-        fused: What is one operator (:data:`chipwise.model.arch.design.FUSIONS`).
-        batch: Sequences, images, sounds or requests.
-        tokens: Positions of each that continue.
-        past: Positions of each that a cache holds.
+        head: The format of the matrices outside the layers.
+        layers: The format of each layer's matrices.
+        fused: The groups of operators that are fused (:data:`chipwise.model.arch.design.FUSIONS`).
+        batch: Number of sequences, images, sounds or requests.
+        tokens: Positions per sequence at the current point.
+        past: Positions per sequence in the cache.
         last_only: Whether only the last position's output is needed.
-        last: The block after which only some positions continue; None if all do.
-        skip: Whether the last block's result is still to be added to the residual stream.
+        last: The block after which positions are dropped; None if none are.
+        skip: Whether the previous block's result has not yet been added to the residual stream.
         placed: The operators so far.
     """
 
@@ -100,17 +100,17 @@ def _attend(at: Pass, layer: int, block: Attention, weights: str, last: bool) ->
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Operators:
-    """Differences between the operators of kinds of models.
+    """The operators in which kinds of models differ.
 
     Attributes:
-        stem: Lists what comes before the layers, and says how many positions there are.
-        head: Lists what follows the layers.
-        attend: The operators of attention: of the layer's number, the block, the format of its matrices, and whether
-            it is the last.
-        last: The block after which only some positions continue; None if all do.
-        kept: How many continue after it.
-        norm: The operators before each block.
-        gate: Those after it.
+        stem: Adds the operators before the layers, and sets ``tokens``.
+        head: Adds the operators after the layers.
+        attend: Returns the operators of attention, given the layer's number, the block, the format of its matrices, and
+            whether it is the block ``last``.
+        last: The block after which positions are dropped; None if none are.
+        kept: How many positions per sequence remain after ``last``.
+        norm: Returns the operators before each block.
+        gate: Returns the operators after each block.
     """
 
     stem: Callable[[Pass], None]

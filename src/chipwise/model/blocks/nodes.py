@@ -34,15 +34,15 @@ class Stream:
     Attributes:
         graph: The nodes so far.
         arch: The model.
-        fused: What is one node (:data:`chipwise.model.arch.design.FUSIONS`).
-        logits: The positions of a decoder's output.
-        output: What an encoder of text gives.
-        padded: Whether an encoder takes texts of several lengths.
-        last: The block after which only some positions continue; None if all do.
-        x: The stream, without the last block's result.
-        skip: That result.
-        positions: How many positions continue, where the head must know.
-        read: What cross-attention sees, or the mask of texts, or what went into a ranking model's layers.
+        fused: The groups of operators that are fused (:data:`chipwise.model.arch.design.FUSIONS`).
+        logits: The positions for which a decoder outputs logits.
+        output: The kind of output of a text encoder.
+        padded: Whether a text encoder takes batches of texts of different lengths.
+        last: The block after which positions are dropped; None if none are.
+        x: The residual stream, without the previous block's result.
+        skip: The previous block's result.
+        positions: Number of positions, if the head needs it.
+        read: The input of cross-attention, or the mask of padded texts, or the first layer's input in a ranking model.
         parts: Vectors that modulate each layer, by name.
     """
 
@@ -89,20 +89,20 @@ def _attend(s: Stream, layer: int, block: Attention, x: str, key: str, last: boo
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Nodes:
-    """Differences between ONNX graphs of kinds of models.
+    """The ONNX nodes in which kinds of models differ.
 
     Attributes:
-        stem: Adds what comes before the layers.
-        head: Adds what follows the layers.
-        metadata: What the file's metadata say of this kind alone.
-        logits: The positions that its output is of; None if an export chooses.
-        attend: Scores and values of normed positions, given the layer's number, the block, the positions, the name of
-            its weights, and whether only some positions continue after it.
-        drop: Takes the positions that do not continue from the stream, and from what a block computes of it.
-        norm: The input of a block, of its place, where it stands in the graph, and the name of its weights.
-        gate: What a block's result is made into before it is added.
-        weights: The weights as the graph has them.
-        after: A second graph, which runs once after the last pass, by the name of its metadata.
+        stem: Adds the nodes before the layers.
+        head: Adds the nodes after the layers.
+        metadata: Returns the file's metadata that only this kind has.
+        logits: The positions that the output covers; None if the caller of the export chooses.
+        attend: Adds attention without its output projection, given the layer's number, the block, the normed positions,
+            the prefix of its weights, and whether it is the block ``last``.
+        drop: Removes the dropped positions from the stream and from a block's result.
+        norm: Adds a block's norm, given the block's place, its name in the graph, and the prefix of its weights.
+        gate: Transforms a block's result before it is added to the stream.
+        weights: Returns the weights as the graph stores them.
+        after: Returns second graphs, which run once after the last pass, by the metadata key that stores them.
     """
 
     stem: Callable[[Stream], None]

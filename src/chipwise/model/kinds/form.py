@@ -92,7 +92,7 @@ def same_ends(sub: ArchSpec, whole: ArchSpec) -> None:
     """Checks that inputs are of one kind, and heads equal apart from fields that do not affect weights.
 
     Raises:
-        SpecError: They do not.
+        SpecError: They read different kinds of input.
     """
     same_input(sub, whole)
     large = whole.head.as_trained().record()

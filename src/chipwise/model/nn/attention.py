@@ -32,7 +32,7 @@ def causal_attention(q_BNTH: Tensor, k_BKTH: Tensor, v_BKTH: Tensor) -> Tensor:
 def full_attention(
     q_BNTH: Tensor, k_BNTH: Tensor, v_BNTH: Tensor, hidden_BT: Tensor | None, bias_1NTT: Tensor | None = None
 ) -> Tensor:
-    """Softmax attention of every token to all, (B, N, T, H); keys and values may be of another sequence.
+    """Softmax attention of every token to all tokens, (B, N, T, H); keys and values may come from another sequence.
 
     ``hidden_BT`` is added to the scores of its positions, or ``bias_1NTT`` to those of each pair.
     """

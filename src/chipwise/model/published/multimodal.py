@@ -74,7 +74,7 @@ def sees(config: Mapping[str, object]) -> bool:
 
 
 def _part_of(config: Mapping[str, object]) -> str:
-    """The part of ``config`` that describes its tower."""
+    """The field of ``config`` that describes the model's tower."""
     return "audio_config" if config.get("model_type") in ("qwen2_audio", "voxtral") else "vision_config"
 
 

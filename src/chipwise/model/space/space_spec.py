@@ -206,7 +206,10 @@ class SpaceSpec:
         """For kinds other than text decoders: sets fixed fields, and adds conditions that follow from sizes."""
         given = list(self._given)
         if len(given) > 1:
-            raise SpecError("a model reads images, ranks candidates or hears sounds: one of them", field=given[1])
+            raise SpecError(
+                "a model reads images, ranks candidates or transcribes sounds: give only one of these fields",
+                field=given[1],
+            )
         if self.vocab_size not in ((), (own.outputs,)):
             raise SpecError(f"{own.noun} have no vocabulary; leave it out", field="vocab_size")
         if self.layer.kv_heads:

@@ -62,7 +62,7 @@ def _untrained(arch: ArchSpec, form: Form) -> str:
         return "a tower and a decoder are not trained together"
     if arch.encoder:
         return "a decoder that attends to an encoder is not built"
-    return form.untrained or next(form.departures(arch), "there is no task for it")
+    return form.untrained or next(form.departures(arch), "no task trains such models")
 
 
 def _instead(arch: ArchSpec, form: Form) -> str:

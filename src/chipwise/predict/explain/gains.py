@@ -203,7 +203,7 @@ def _near(sizes: tuple[int, ...], others: tuple[int, ...]) -> bool:
 
 
 def _products(here: Shares, there: Shares) -> float:
-    """Total share of the products that only ``here`` has."""
+    """Total share of time in the matrix products that only ``here`` has."""
     return sum(share for key, share in here.items() if class_of(key[0]) in ("matmul", "experts") and key not in there)
 
 

@@ -243,7 +243,7 @@ class _Grids:
         )
 
     def passes(self, group: Group, width: int) -> tuple[Pass, Pass, Pass]:
-        """Passes to time for one deployment: without attention, attention of decodes, attention of chunks."""
+        """Passes to time for one deployment: without attention, for attention of decodes, for attention of chunks."""
         if group.setting.arch.encoder:
             raise Unsupported(f"{group.setting.arch.name} has an encoder and a decoder; such models cannot be replayed")
         setting, device = group.setting, group.device

@@ -41,7 +41,7 @@ def read_trace(path: str | Path, *, longest: int | None = None, unit_s: float = 
     arrivals, prompts, news, kinds, prefixes, shared = [], [], [], [], [], []
     for number, row in enumerate(_rows(read_text(path, most=MOST_BYTES), name), start=1):
         if number > MOST_REQUESTS:
-            raise SpecError(f"holds more than {MOST_REQUESTS:,} requests; take a part of it", file=name)
+            raise SpecError(f"holds more than {MOST_REQUESTS:,} requests; use a part of the trace", file=name)
         where = f"request {number}"
         arrival = _value(row, ARRIVAL, where, name) * unit_s
         prompt, new = (_count(row, names, where, name) for names in (PROMPT, NEW))

@@ -64,7 +64,7 @@ def lower(
 def lower_encoder(
     block: Attention, *, d_model: int, weights: str, rows: int, tokens: int, first: bool = False
 ) -> list[tuple[str, Op]]:
-    """The operators of attention without causality: of ``rows`` positions each ``tokens`` see each other.
+    """The operators of bidirectional attention over ``rows`` positions, in sequences of ``tokens``.
 
     ``first`` keeps one of each ``tokens`` (of the block's values and of the residual stream) before the output
     projection.

@@ -33,12 +33,12 @@ def add_heads(
     mask: str | None,
     bias: str | None = None,
 ) -> str:
-    """Scores and values of ``x``, before the output projection: (B, T, heads * head_size).
+    """Attention's result for ``x``, before the output projection: (B, T, heads * head_size).
 
     ``bias`` (1, heads, T, T) is added to the scores of pairs; ``mask`` is an int32 (B, T) with 0 at padding.
 
     Raises:
-        Unsupported: Heads of a size that the runtime's kernel refuses.
+        Unsupported: The runtime's kernel rejects this head size.
     """
     if block.head_size % 8:
         raise Unsupported(

@@ -23,7 +23,7 @@ def add_ffn(
     d_model: int,
     joined: bool = False,
 ) -> str:
-    """The block's output, without the residual; ``joined`` makes one product of the gate and what it gates."""
+    """The block's output, without the residual; ``joined`` fuses the gate and up projections into one product."""
     place = f"layers.{layer}.ffn"
 
     def into(name: str, *parts: str) -> str:

@@ -1,4 +1,4 @@
-"""A denoiser whose layers may all differ, for ``AutoModel`` with ``trust_remote_code=True``.
+"""A denoiser whose layers may differ from each other, for ``AutoModel`` with ``trust_remote_code=True``.
 
 Needs ``chipwise_blocks.py`` beside it. ``config.arch`` says what it is made of: patches of an image, layers of
 attention and feed-forwards that are shifted, scaled and gated by its

@@ -31,9 +31,9 @@ from chipwise.model.kinds.question.projector.spec import Projector
 from chipwise.model.kinds.question.question import Question, QuestionStem, image_of
 
 IMAGE_CHOICES = ("patch", "stem", "pooling")
-POSITION_CHOICES = ("positions",)  # a choice if other than learned positions are listed
+POSITION_CHOICES = ("positions",)  # a choice if positions other than learned ones are listed
 DENOISER_CHOICES = ("steps", "training")  # choices if steps are listed
-SOLVER, SHIFT = "solver", "shift"  # choices if others than euler, or than 1, are listed
+SOLVER, SHIFT = "solver", "shift"  # choices if values other than ``euler`` and 1 are listed
 LATENTS, PIXELS = "latents", 1  # a choice if anything but pixels is listed
 GUIDANCE = "guidance"  # a choice if anything but 1 is listed
 FREQUENCIES = 64  # size of time embeddings; DiT's 256 are for models ten times as wide
@@ -43,7 +43,7 @@ PATCHES, EVERYWHERE = "patches", "none"
 LEARNED, RELATIVE = "learned", "relative"
 NO_MERGE, MEAN, JOIN = "none", "mean", "join"
 PREFIX, CROSS = "prefix", "cross"
-_DENOISERS_ALONE = {  # fields, with their values in models that are no denoisers
+_DENOISERS_ALONE = {  # fields, with their values in models other than denoisers
     "training": ("flow",),
     "latents": (PIXELS,),
     "guidance": (UNGUIDED,),
@@ -55,25 +55,26 @@ _STEM = re.compile(r"conv\d+(-\d+)*")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ImageSpace(Choices):
-    """What images are, and the choices that only image classifiers have; each lists the values that may be chosen.
+    """The input images, and the choices that only image models have; each field lists the possible values.
 
-    ``stem`` is ``patches``, or ``conv16`` or ``conv8-16`` for convolutions of so many channels before them, each of
-    which halves the image; ``pooling`` is a class token (``first``) or the mean of all positions; ``positions`` are
-    ``learned``, added to the patches, or ``relative``: a learned bias of each distance of two patches, for each head.
-    Which of them go together follows from the sizes: a forbidden value is replaced by the nearest allowed one, as by
-    any condition. ``square`` is ``none``; windows such as ``7x7``, of older files, are refused.
+    ``stem`` is ``patches``, or ``conv16`` or ``conv8-16`` for convolutions with these numbers of channels before the
+    patches, each of which halves the image; ``pooling`` is a class token (``first``) or the mean of all positions;
+    ``positions`` are ``learned``, added to the patches, or ``relative``: a learned bias per head for each distance
+    between two patches. Which values can be combined follows from the sizes; a forbidden value is replaced by the
+    nearest allowed one, as with any condition. ``square`` is ``none``; windows such as ``7x7`` in older files are
+    rejected.
 
-    With ``steps`` the models are denoisers. ``training`` is ``flow``; ``shortcut``, of older files, is refused.
-    ``solver`` says how far a step goes: by the velocity alone (``euler``), or also by how it changed since the step
-    before (``multistep``), in as many passes. A ``shift`` more than 1 makes the first steps smaller and the last ones
-    larger. ``guidance`` is how many times as far as without its label an image goes towards it, in two passes a step;
-    1: none. ``latents`` says for how many pixels on each side a latent stands, 2 or 4, by an autoencoder that the run
-    trains; 1 draws pixels. Patches are of latents then.
+    With ``steps`` the models are denoisers. ``training`` is ``flow``; the value ``shortcut`` of older files is
+    rejected. ``solver`` is ``euler``, or ``multistep``, which also uses the previous step's velocity (with as many
+    passes). A ``shift`` above 1 makes the first steps smaller and the last ones larger. ``guidance`` is the scale of
+    classifier-free guidance, which takes two passes per step; 1 is none. ``latents`` is how many pixels a latent covers
+    on each side: 2 or 4, by an autoencoder that the run trains, or 1 to generate pixels directly. Patches then count
+    latents.
 
-    With ``question`` an image's tokens stand before so many positions of a question, and classes are the answers.
-    ``merge`` makes one token of four patches: their ``mean``, or all their values as one (``join``). ``image_in`` says
-    how they reach the words: before them in one sequence (``prefix``), or as keys and values of cross-attention in
-    every layer, which the words pass alone (``cross``).
+    With ``question``, the number of positions of a question, models answer questions about images; the classes are the
+    answers. ``merge`` combines four patches into one token: their ``mean``, or their concatenated values (``join``).
+    ``image_in`` is how the words attend to the image's tokens: as a ``prefix`` before them in one sequence, or by
+    cross-attention in every layer (``cross``), so that only words pass through the layers.
     """
 
     noun: ClassVar[str] = "images"
@@ -229,15 +230,15 @@ class ImageSpace(Choices):
         yield from self._wide_enough(widths)
 
     def attention(self, heads: tuple[int, ...], kv_heads: tuple[int, ...]) -> tuple[tuple[Any, ...], ...]:
-        """Heads, as many KV heads, and what stood for all positions beside windows."""
+        """Heads, as many KV heads, and the constant that older runs stored for attention without windows."""
         return tuple((each, each, EVERYWHERE) for each in heads)
 
     def completed(self, layer: Chosen) -> dict[str, Any]:
-        """The choices of a layer as earlier runs have stored them."""
+        """The choices of a layer in the form that earlier runs stored."""
         return {"square": EVERYWHERE, **layer}
 
     def parts(self, layer: Chosen) -> tuple[Any, ...]:
-        """What :meth:`attention` lists, as ``layer`` has chosen."""
+        """The item of :meth:`attention` that ``layer`` has chosen."""
         return layer["heads"], layer["kv_heads"], layer.get("square", EVERYWHERE)
 
     def layer(self, chosen: Chosen, parts: tuple[Any, ...], *, head_size: int, ffn: AnyFeedForward | None) -> Layer:

@@ -1,7 +1,7 @@
-"""Classifiers of images that chipwise builds, trains and exports itself.
+"""Image classifiers that chipwise builds, trains and exports itself.
 
-Patches, perhaps after convolutions; a class token or pooled positions; learned positions or biases of pairs; pre-norm
-layers; a matrix over classes.
+The models consist of patches, optionally after convolutions; a class token or pooled positions; learned positions or
+biases for pairs of positions; pre-norm layers; and a matrix over classes.
 """
 
 from __future__ import annotations
@@ -119,12 +119,12 @@ def stem_words(stem: ImageStem) -> str:
 
 
 def seen_words(arch: ArchSpec) -> str:
-    """Whether there are biases by distance."""
+    """The word ``relative`` if attention has biases by distance; otherwise empty."""
     return " relative" if any(layer.attention and layer.attention.relative_buckets for layer in arch.layers) else ""
 
 
 def sketch(arch: ArchSpec) -> Sketch:
-    """The stem and what is pooled, or what is asked, and biases by distance."""
+    """The stem, the pooling or the question's positions, and biases by distance, for tables of designs."""
     words, seen, asked = stem_words(image_of(arch.stem)), seen_words(arch), question_of(arch.stem)
     if asked is not None:
         merged = "joined " if asked.projector.join > 1 else "mean " if asked.projector.pool > 1 else ""

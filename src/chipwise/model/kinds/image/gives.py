@@ -1,4 +1,4 @@
-"""The output of a pretrained image encoder, and the layers that are computed for it."""
+"""The output of a pretrained image encoder, and the layers that this output needs."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ def _stem(s: Stream) -> None:
 
 
 def attend(s: Stream, layer: int, block: Attention, x: str, key: str, last: bool) -> str:
-    """Scores and values over the positions of an image."""
+    """Attention over the positions of an image, before the output projection."""
     return add_attend(s.graph, block, image_of(s.arch.stem), layer=layer, x=x, d_model=s.arch.d_model)
 
 

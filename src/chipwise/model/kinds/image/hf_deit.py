@@ -30,7 +30,7 @@ _BLOCKS = {
     "intermediate.dense": "ffn.up",
     "output.dense": "ffn.down",
 }
-_NEWER = {  # names of version 5 as those of version 4
+_NEWER = {  # names of transformers 5, with the corresponding names of version 4
     "attention.q_proj": "attention.self.query",
     "attention.k_proj": "attention.self.key",
     "attention.v_proj": "attention.self.value",
@@ -42,7 +42,7 @@ _DEIT = re.compile(r"(?:encoder\.layer|layers)\.(\d+)\.(.+)")
 
 
 def from_deit(arch: ArchSpec, tensors: Mapping[str, Float32Array]) -> dict[str, Float32Array]:
-    """A DeiT checkpoint's weights by our names: its two tokens are rows of one table; other names are kept."""
+    """A DeiT checkpoint's weights under chipwise's names; its two tokens become rows of one table. Other names stay."""
     found: dict[str, Float32Array] = {}
     tokens = {}
     for full, value in tensors.items():
@@ -57,7 +57,7 @@ def from_deit(arch: ArchSpec, tensors: Mapping[str, Float32Array]) -> dict[str, 
     if len(tokens) == 2:
         found["stem.prefix.weight"] = np.concatenate(
             [tokens[name] for name in sorted(tokens)]
-        )  # cls before distillation
+        )  # the class token before the distillation token
     return found
 
 
@@ -82,6 +82,6 @@ def _block(name: str) -> str | None:
 
 
 def _flat(arch: ArchSpec, name: str | None, value: Float32Array) -> Float32Array:
-    """The convolution of patches as a matrix; any other weight as it is."""
+    """Reshapes the patch convolution to a matrix; returns any other weight unchanged."""
     shape = weight_shapes(arch)["stem.projection.weight"]
     return value.reshape(shape) if name == "stem.projection.weight" and value.size == np.prod(shape) else value

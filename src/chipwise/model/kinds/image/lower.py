@@ -1,4 +1,4 @@
-"""Operators of models that read images before and behind their layers."""
+"""Operators of models that read images, before and after the layers."""
 
 from __future__ import annotations
 

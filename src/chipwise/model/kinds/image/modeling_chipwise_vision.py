@@ -1,11 +1,11 @@
-"""An image classifier whose layers may all differ, for ``AutoModelForImageClassification`` with
+"""An image classifier whose layers may differ from each other, for ``AutoModelForImageClassification`` with
 ``trust_remote_code=True``.
 
-Needs ``chipwise_blocks.py`` beside it. ``config.arch`` says what the stem and the layers are: patches, perhaps
-after convolutions; pre-norm layers of attention over all positions and feed-forwards;
-learned positions or a bias of each distance; a class token or the mean of all positions. A question's words may stand
-behind the image's tokens, or see them by cross-attention. Axes: B batch, C channels, Y and X rows and columns, T
-tokens, S tokens of the image beside them, P distances, N heads, H head size, D width.
+Needs ``chipwise_blocks.py`` beside it. ``config.arch`` describes the stem and the layers: patches, optionally after
+convolutions; pre-norm layers of attention over all positions and feed-forwards; learned positions or a bias for each
+distance; a class token or the mean of all positions. A question's words may follow the image's tokens, or attend to
+them by cross-attention. Axes: B batch, C channels, Y and X rows and columns, T tokens, S image tokens for
+cross-attention, P distances, N heads, H head size, D width.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ class ImageAttentionBlock(AttentionBlock):
         return super().forward(x_BTD, bias)
 
     def places(self, device: torch.device) -> Tensor:
-        """The row of the table of each pair of positions of an image with its class token."""
+        """The row of the table for each pair of positions of an image and its class token."""
         stem, axes = self.stem, self.stem.get("axes", 2)
         side = stem["image_size"] // stem["patch"]
         rows = (2 * side - 1) ** axes

@@ -23,7 +23,7 @@ from chipwise.model.nn.fresh import fill
 
 
 class ImageLayer(nn.Module):
-    """One pre-norm residual layer; positions see all of an image."""
+    """One pre-norm residual layer; every position attends to all positions of its image."""
 
     def __init__(self, arch: ArchSpec, stem: ImageStem, layer: Layer) -> None:
         super().__init__()

@@ -131,7 +131,7 @@ class ImageStem(Stem):
         return tuple(Layer(attention=stage.attention, ffn=stage.ffn) for stage in self.stages)
 
     def own_biases(self, buckets: int) -> int:
-        """One for each pair of positions of the image, in place of the table's."""
+        """Additional biases of one head with one bias per pair of positions, instead of a table of ``buckets`` rows."""
         return self.tokens**2 - buckets
 
     @property

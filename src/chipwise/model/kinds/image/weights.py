@@ -11,7 +11,7 @@ from chipwise.model.kinds.question.question import image_of, question_of
 
 
 def stem(arch: ArchSpec) -> Shapes:
-    """Convolutions, the matrix of patches, and what is added to them."""
+    """Weights before the layers: convolutions, patch matrix, class token, projector, question words, positions."""
     d = arch.d_model
     given, asked = image_of(arch.stem), question_of(arch.stem)
     for i, (into, out) in enumerate(given.conv_shapes()):
@@ -31,7 +31,7 @@ def stem(arch: ArchSpec) -> Shapes:
 
 
 def classes(arch: ArchSpec) -> Shapes:
-    """The last norm, and the matrix over classes."""
+    """Weights of the last norm and of the matrix over classes."""
     yield from norm(arch, "norm")
     yield from linear("head", arch.outputs, arch.d_model, bias=True)
 

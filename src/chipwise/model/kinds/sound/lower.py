@@ -1,4 +1,4 @@
-"""Operators of models that hear before and behind their layers."""
+"""Operators of models that read sound, before and after the layers."""
 
 from __future__ import annotations
 

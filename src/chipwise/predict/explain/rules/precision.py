@@ -191,4 +191,4 @@ def _quality(sensitivity: Sequence[float], kept: frozenset[int]) -> str:
         return "less than with all layers narrow; no sensitivity was given, so the first and last layers stay wide"
     whole = sum(sensitivity)
     left = whole - sum(sensitivity[i] for i in kept)
-    return f"{units.number(left)} of the measured {units.number(whole)} in loss over all layers, quantised one by one"
+    return f"{units.number(left)} of the measured {units.number(whole)} (sums of the increases in loss by layer)"

@@ -146,7 +146,7 @@ def small_vocabulary(case: Case) -> Iterator[Proposal]:
     yield Proposal(
         title=f"vocabulary {arch.vocab_size} -> {size}",
         touches="architecture",
-        how=f"train a tokenizer of {size} tokens and the model with it",
+        how=f"train a tokenizer of {size} tokens, then retrain the model",
         changed=case.question.but(arch=arch.of_vocabulary(size)),
         quality=f"texts need about {units.show(longer, 'share', digits=2)} more tokens, so subtract that from the gain",
         source="Tao et al. 2024, Scaling Laws with Vocabulary, arXiv:2407.13623: small models want small vocabularies",

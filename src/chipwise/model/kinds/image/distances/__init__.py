@@ -1,1 +1,1 @@
-"""Attention over an image, perhaps with a bias of each distance of two positions."""
+"""Attention over an image, optionally with a bias for each distance between two positions."""

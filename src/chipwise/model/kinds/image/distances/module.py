@@ -12,7 +12,7 @@ from chipwise.model.kinds.image.stem import ImageStem
 
 
 class ImageAttention(EncoderAttention):
-    """Every position sees all of its image. Weights are named as in ``AttentionModule``."""
+    """Attention of every position to all positions of its image. Weights are named as in ``AttentionModule``."""
 
     def __init__(self, block: Attention, d_model: int, stem: ImageStem) -> None:
         super().__init__(block, d_model)

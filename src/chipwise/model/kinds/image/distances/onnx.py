@@ -1,4 +1,4 @@
-"""Attention over an image as ONNX nodes. Biases are a tensor of all pairs, made from the table with the graph."""
+"""Attention over an image as ONNX nodes. One tensor, computed from the table, stores the biases of all pairs."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from chipwise.model.kinds.image.stem import ImageStem
 
 
 def add_attend(graph: GraphBuilder, block: Attention, stem: ImageStem, *, layer: int, x: str, d_model: int) -> str:
-    """Scores and values of ``x`` over all positions, before the output projection."""
+    """Attention's result for ``x`` over all positions, before the output projection."""
 
     def pairs() -> AnyArray:
         rows = graph.weight(f"positions.{layer}.weight", (block.relative_buckets, block.heads))

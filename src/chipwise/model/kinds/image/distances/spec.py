@@ -1,10 +1,10 @@
-"""Tables of position biases: which row a pair of positions has.
+"""Tables of position biases: the row for each pair of positions.
 
-Positions of a grid are numbered row by row. All is plain arrays, so that torch and ONNX are made from the same numbers.
+Positions of a grid are numbered row by row. Everything is a plain array, so that torch and ONNX use the same numbers.
 
 References:
-    Tables of biases: Liu et al. 2021, Swin Transformer, arXiv:2103.14030, section 3.2. Three biases more with a class
-        token: Bao et al. 2021, BEiT, arXiv:2106.08254.
+    Tables of biases: Liu et al. 2021, Swin Transformer, arXiv:2103.14030, section 3.2. Three additional biases for a
+        class token: Bao et al. 2021, BEiT, arXiv:2106.08254.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from chipwise.model.kinds.image.stem import ImageStem
 def bias_rows(stem: ImageStem) -> int:
     """Rows of a table of position biases over an image: one for each distance.
 
-    With a class token three more: from it, to it, and of it to itself.
+    A class token adds three rows: from the token, to the token, and from the token to itself.
 
     >>> (
     ...     bias_rows(ImageStem(image_size=28, patch=4, prefix_tokens=0)),
@@ -30,7 +30,7 @@ def bias_rows(stem: ImageStem) -> int:
 
 
 def bias_places(stem: ImageStem) -> npt.NDArray[np.int64]:
-    """The row of the table of each pair of positions of an image with its class token, (T, T)."""
+    """The row of the table for each pair of positions of an image and its class token, (T, T)."""
     side = stem.grid
     axes = np.meshgrid(*[np.arange(side)] * stem.axes, indexing="ij")
     found = np.zeros((side**stem.axes,) * 2, np.int64)

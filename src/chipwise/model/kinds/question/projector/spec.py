@@ -82,7 +82,7 @@ class Projector(Head):
                 raise SpecError(f"must be at least 0, not {getattr(self, name)}", field=name)
         needed = {"longest": "longest", "native": "most_pixels", "pinpoints": "pinpoints"}.get(self.tiling)
         if needed and not getattr(self, needed):
-            raise SpecError(f"tiling {self.tiling} needs it", field=needed)
+            raise SpecError(f"tiling {self.tiling} needs a value other than 0", field=needed)
         if any(len(pair) != 2 for pair in self.pinpoints):
             raise SpecError("must be pairs of a height and a width", field="pinpoints")
 
