@@ -207,7 +207,7 @@ def elsewhere_head(record: RunRecord) -> tuple[str, ...]:
 def explained(record: RunRecord) -> str:
     """The knee, growth, the price of each limit, importance."""
     answer = record.answer
-    parts = [f"<p>{safe(knee(record))}</p>"]
+    parts = [f"<p>{safe(text)}</p>" for text in (facts.bought(record), knee(record)) if text]
     if answer.growth:
         parts.append(f"<p>{safe(growth(answer))}</p>")
     if answer.relaxed:
