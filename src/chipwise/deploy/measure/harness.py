@@ -104,13 +104,11 @@ def measure(
     timeout_s += loading_s(runtime) + int(S_PER_BYTE * stored_size(Path(model)))
     tries: list[tuple[Verdict, Reply, tuple[int, ...]]] = []
     for _ in range(max(1, attempts)):
-        cpus = sensors.idlest_cpus(threads)
         request = make_request(
             Path(model),
             workload,
             runtime=runtime,
             threads=threads,
-            cpus=cpus,
             repeats=repeats,
             prefills=prefills,
             seconds=seconds,
@@ -136,22 +134,21 @@ def make_request(
     *,
     runtime: str,
     threads: int,
-    cpus: Sequence[int],
-    repeats: int,
-    prefills: int,
     seconds: float,
     timeout_s: float,
+    repeats: int = 200,
+    prefills: int = MIN_PREFILLS,
     memory_limit_bytes: int | None = None,
     seed: int = 0,
     options: Mapping[str, object] | None = None,
 ) -> Request:
-    """The request for ``worker.py``. Arguments are those of :func:`measure`."""
+    """The request for ``worker.py``, on the idlest cores. Arguments are those of :func:`measure`."""
     reference = reference_model(runtime)
     return {
         "model": str(model.resolve()),
         "runtime": runtime,
         "threads": threads,
-        "cpus": list(cpus),
+        "cpus": list(sensors.idlest_cpus(threads)),
         "prompt_tokens": workload.prompt_tokens,
         "new_tokens": workload.new_tokens,
         "batch": workload.batch,

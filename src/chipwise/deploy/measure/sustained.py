@@ -14,8 +14,7 @@ from pathlib import Path
 import numpy as np
 
 from chipwise.core.arrays import Float64Array
-from chipwise.deploy.measure import sensors
-from chipwise.deploy.measure.harness import MIN_PREFILLS, ask_worker, make_request, measurement_of, readings_of
+from chipwise.deploy.measure.harness import ask_worker, make_request, measurement_of, readings_of
 from chipwise.deploy.measure.measurement import Measurement
 from chipwise.deploy.measure.verdict import judge
 from chipwise.errors import MeasurementError
@@ -51,9 +50,6 @@ def measure_sustained(
     seconds: float,
     runtime: str = "onnxruntime",
     threads: int = 1,
-    memory_limit_bytes: int | None = None,
-    seed: int = 0,
-    options: Mapping[str, object] | None = None,
     calibrated: Mapping[str, float] | None = None,
     remote: str | None = None,
 ) -> Sustained:
@@ -63,21 +59,7 @@ def measure_sustained(
         MeasurementError: The model cannot be measured, or the time is too short for a curve.
     """
     timeout_s = 2 * seconds + 60
-    cpus = sensors.idlest_cpus(threads)
-    request = make_request(
-        model,
-        workload,
-        runtime=runtime,
-        threads=threads,
-        cpus=cpus,
-        repeats=200,
-        prefills=MIN_PREFILLS,
-        seconds=seconds,
-        timeout_s=timeout_s,
-        memory_limit_bytes=memory_limit_bytes,
-        seed=seed,
-        options=options,
-    )
+    request = make_request(model, workload, runtime=runtime, threads=threads, seconds=seconds, timeout_s=timeout_s)
     reply = ask_worker(request, timeout_s=timeout_s, threads=threads, remote=remote)
     windows = windowed(reply["tpot_at_s"], reply["tpot_s"], seconds=reply["wall_s"])
     verdict = judge(readings_of(reply, calibrated))

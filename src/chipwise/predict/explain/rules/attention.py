@@ -22,10 +22,7 @@ def kv_heads(case: Case) -> Iterator[Proposal]:
     Multi-head attention caches keys and values for every head; grouped-query heads share them, so decode reads less
     cache.
     """
-    found = attentions(case.arch)
-    if not found or case.share("decode", kind="attention") < 0.1:
-        return
-    widest, fewer = max(block.kv_heads for block in found), fewer_kv_heads(found, least=case.question.deployment.tp)
+    widest, fewer = _kv_heads(case, least_share=0.1)
     if fewer is None:
         return
 
@@ -43,15 +40,20 @@ def kv_heads(case: Case) -> Iterator[Proposal]:
     )
 
 
+def _kv_heads(case: Case, *, least_share: float) -> tuple[int, int | None]:
+    """Most KV heads of a layer, and about a quarter of them; None if attention takes less than a share of decode."""
+    found = attentions(case.arch)
+    if not found or case.share("decode", kind="attention") < least_share:
+        return 0, None
+    return max(block.kv_heads for block in found), fewer_kv_heads(found, least=case.question.deployment.tp)
+
+
 def kv_heads_by_layer(case: Case) -> Iterator[Proposal]:
     """Proposes a quarter of the KV heads in every second layer, where attention takes 20 % of decode or more.
 
     This gives half of the saving with less loss of quality than in all layers; each device keeps at least one KV head.
     """
-    found = attentions(case.arch)
-    if not found or case.share("decode", kind="attention") < 0.2:
-        return
-    widest, fewer = max(block.kv_heads for block in found), fewer_kv_heads(found, least=case.question.deployment.tp)
+    widest, fewer = _kv_heads(case, least_share=0.2)
     if fewer is None or any(layer.shares is not None for layer in case.arch.layers):
         return
     layers = tuple(
