@@ -68,7 +68,7 @@ _LIMIT = re.compile(r"^\s*(<=|>=|<|>|≤|≥)\s*(.+)$")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Constraint:
-    """``metric`` must be at most (or at least) ``limit``, in SI units; ``text`` is what the user wrote.
+    """``metric`` must be at most (or at least) ``limit``, in SI units; ``text`` is the user's own.
 
     ``penalty`` makes it soft: the share added to bits per byte for each 100 % of excess.
     """

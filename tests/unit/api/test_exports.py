@@ -110,7 +110,7 @@ def test_models_of_other_inputs_are_verified_too(kind, tmp_path) -> None:
         for to in ("onnx", "hf"):
             (check,) = chipwise.export(folder, to=to, out=tmp_path / to).verified
             assert check.greatest <= 1e-4
-        with pytest.raises(Unsupported, match="--to hf or --to onnx can hold it"):
+        with pytest.raises(Unsupported, match="use --to hf or --to onnx"):
             chipwise.export(folder, to="gguf", out=tmp_path / "gguf")
 
     one()
@@ -192,7 +192,7 @@ def test_wrong_questions_are_refused_in_one_line(model, tmp_path, changes, named
 
 def test_a_folder_of_other_things_is_left_alone(model, tmp_path) -> None:
     (tmp_path / "mine").write_text("precious")
-    with pytest.raises(InputError, match="is not empty and holds no earlier export"):
+    with pytest.raises(InputError, match="is not empty and not an earlier export"):
         chipwise.export(model, to="gguf", out=tmp_path)
     with pytest.raises(InputError, match="is a file"):
         chipwise.export(model, to="gguf", out=tmp_path / "mine")
@@ -206,7 +206,7 @@ def test_a_block_that_gguf_lacks_is_named_with_what_holds_it(tmp_path) -> None:
     arch = replace(ARCH, layers=(Layer(attention=Attention(heads=2, kv_heads=1, head_size=16), ffn=gelu),))
     folder = save_pretrained(arch, random_weights(arch, seed=0), None, tmp_path / "model")
     assert holding(arch) == ["hf", "onnx"]
-    with pytest.raises(Unsupported, match=r"no feed-forward of gated gelu.*--to hf or --to onnx can hold it"):
+    with pytest.raises(Unsupported, match=r"no feed-forward of gated gelu.*use --to hf or --to onnx"):
         chipwise.export(folder, to="gguf", out=tmp_path / "out")
 
 

@@ -107,7 +107,7 @@ def test_results_that_cannot_be_used_are_one_line_and_add_nothing(home, monkeypa
     other = {"name": "X", "cpu": "Intel(R) Core(TM) i7-8700", "cores": 6}
     whole = json.dumps(right)
     for text, said in (
-        (whole[: len(whole) // 2], "the file ends in the middle of its JSON; copy it again, whole"),
+        (whole[: len(whole) // 2], "the file ends in the middle of its JSON; copy it again completely"),
         (json.dumps({**right, "machine": other}), "measured on Intel(R) Core(TM) i7-8700, which is not apple-m4"),
         (json.dumps({**right, "device": "my-mac"}), "measured as my-mac, but the kit was made for apple-m4"),
     ):

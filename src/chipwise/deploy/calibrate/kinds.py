@@ -103,4 +103,4 @@ CALIBRATED: Mapping[str, Calibrated] = {
         cases=lambda: (Case(**fields) for fields in sound_cases()),
     ),
 }
-"""By the suffix of the profile's name."""
+"""Kinds of calibration, by the suffix of the profile's name."""

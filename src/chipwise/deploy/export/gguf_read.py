@@ -126,7 +126,7 @@ def read_weights(path: str | Path) -> tuple[ArchSpec, dict[str, Float32Array]]:
         if (scaling := file.field("rope.scaling.type", "none")) != "none":
             raise Unsupported(f"{path}: rotary positions scaled by {scaling!r} are not computed here")
         if (turned := int(file.field("rope.dimension_count", head_size))) != head_size:
-            raise Unsupported(f"{path}: {turned} of {head_size} values of a head are rotated; here all of them are")
+            raise Unsupported(f"{path}: {turned} of {head_size} values of a head are rotated; not supported")
     return arch, _values(file, arch)
 
 
@@ -142,7 +142,7 @@ def _values(file: GgufFile, arch: ArchSpec) -> dict[str, Float32Array]:
                 weights[own] = split_halves(value, heads) if heads else value
     for name, value in weights.items():
         if value.shape != shapes[name]:
-            raise SpecError(f"has shape {value.shape}; the fields say {shapes[name]}", file=str(file.path), field=name)
+            raise SpecError(f"has shape {value.shape}; fields imply {shapes[name]}", file=str(file.path), field=name)
     return weights
 
 
@@ -161,7 +161,7 @@ def _check_family(file: GgufFile) -> None:
     if kind not in ("llama", "deci"):
         raise Unsupported(f"{file.path}: a GGUF file of architecture {kind}; its costs are known for llama and deci")
     if "rope_freqs.weight" in file.tensors or file.field("expert_count", 0):
-        raise Unsupported(f"{file.path}: scaled rotary positions and experts have no costs here")
+        raise Unsupported(f"{file.path}: the costs of scaled rotary positions and experts are not known")
 
 
 def _arch(file: GgufFile) -> ArchSpec:

@@ -135,7 +135,7 @@ def gguf_tokenizer(path: Path, *, vocab_size: int, max_tokens: int) -> GgufToken
     data = read_mapping(path)
     model = data.get("model")
     if not isinstance(model, dict) or not isinstance(model.get("vocab"), dict | list):
-        raise SpecError("must hold the vocabulary", file=str(path), field="model.vocab")
+        raise SpecError("must contain the vocabulary", file=str(path), field="model.vocab")
     if model.get("type") != "BPE":
         raise Unsupported(f"{path}: llama.cpp's tokenizers are BPE; this one is {model.get('type')}")
     if not isinstance(model["vocab"], dict) or not all(isinstance(i, int) for i in model["vocab"].values()):
@@ -193,7 +193,7 @@ def _split_name(path: Path, data: Mapping[str, Any]) -> str:
         if step.get("add_prefix_space"):
             raise Unsupported(f"{path}: it puts a space before each text, which llama.cpp's byte-level BPE does not")
         if step.get("type") == "Split" and (step.get("behavior") != "Isolated" or step.get("invert")):
-            raise Unsupported(f"{path}: it drops what it splits at, which llama.cpp's byte-level BPE does not")
+            raise Unsupported(f"{path}: it drops separators of words, which llama.cpp's byte-level BPE does not")
     others = [step.get("type") for step in _steps(data.get("normalizer"), "normalizers") if step.get("type") != "NFC"]
     if others:
         raise Unsupported(f"{path}: it changes texts ({', '.join(map(str, others))}) before it splits them")

@@ -224,7 +224,7 @@ def _tensors(folder: Path) -> Iterator[tuple[str, Float32Array]]:
                     if not name.endswith(_BUFFERS):
                         yield name, _numpy(opened.get_tensor(name), f"{file}: {name}")
         except (SafetensorError, OSError) as error:
-            raise SpecError(f"not a whole safetensors file: {error}", file=str(file)) from None
+            raise SpecError(f"not a complete safetensors file: {error}", file=str(file)) from None
 
 
 def _numpy(value: AnyArray | Tensor, what: str) -> Float32Array:

@@ -89,7 +89,7 @@ def tokens_of(tokenizer: Path) -> list[int]:
     try:
         return list(Tokenizer.from_file(str(tokenizer)).encode(TEXT, add_special_tokens=False).ids)
     except Exception as error:  # the package raises plain Exception
-        raise SpecError(f"is no tokenizer: {error}", file=str(tokenizer)) from None
+        raise SpecError(f"is not a tokenizer: {error}", file=str(tokenizer)) from None
 
 
 def sample_inputs(arch: ArchSpec, tokens: Sequence[int] | None = None) -> tuple[AnyArray, ...]:

@@ -113,7 +113,7 @@ def check_held(arch: ArchSpec, kind: str) -> None:
     except Unsupported as error:
         why = str(error)
     others = " or ".join(f"--to {each}" for each in possible)
-    raise Unsupported(f"{why}; {others} can hold it" if others else why)
+    raise Unsupported(f"{why}; use {others}" if others else why)
 
 
 def write_gguf(source: Source, design: Design, folder: Path) -> tuple[list[str], list[str]]:
@@ -127,7 +127,7 @@ def write_gguf(source: Source, design: Design, folder: Path) -> tuple[list[str],
             tokenizer = None
     elif tokenizer is None:
         alone = source.path.is_dir() and (source.path / "tokenizer.model").is_file()
-        why = "it has tokenizer.model alone, and tokenizer.json is read" if alone else "it has no tokenizer.json"
+        why = "it has only tokenizer.model; tokenizer.json is needed" if alone else "it has no tokenizer.json"
         notes.append(f"no tokenizer in the file, so llama.cpp takes no text: {source.path}: {why}")
     export_gguf(design, source.weights, folder / "model.gguf", tokenizer=tokenizer, packing=source.packing())
     return ["model.gguf"], notes

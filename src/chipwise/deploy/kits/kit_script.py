@@ -66,7 +66,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"error: {error}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
-        print("stopped; what was measured so far is kept", file=sys.stderr)
+        print("stopped; the measurements so far are kept", file=sys.stderr)
         return 130
     failed = [item for item in results["measured"] if not item["rounds"]]
     for item in failed:
@@ -77,9 +77,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description="Measure the models of this folder; writes kit-results.json.")
-    parser.add_argument("--out", help="file to write (default: kit-results.json beside this script)")
-    parser.add_argument("--device", help="name of this device, where the kit was made for none")
-    parser.add_argument("--threads", type=int, help="threads of the runtime (default: as the kit says)")
+    parser.add_argument("--out", help="file to write (default: kit-results.json next to this script)")
+    parser.add_argument("--device", help="name of this device, if the kit was not made for one")
+    parser.add_argument("--threads", type=int, help="threads of the runtime (default: as stated in the kit)")
     parser.add_argument("--gpu-layers", type=int, help="llama.cpp: layers on the GPU; 0 none, -1 all")
     parser.add_argument("--llama-bench", metavar="PROGRAM", help="llama.cpp's llama-bench, to use it for .gguf files")
     parser.add_argument("--only", metavar="TEXT", help="measure only files whose name contains TEXT")
@@ -102,7 +102,7 @@ def _read_kit(folder: Path) -> Kit:
     try:
         kit: Kit = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
-        raise KitError(f"{path} is missing; copy the whole folder that chipwise kit wrote") from None
+        raise KitError(f"{path} is missing; copy the complete folder that chipwise kit wrote") from None
     except (ValueError, OSError, RecursionError) as error:
         raise KitError(f"{path} is damaged ({error}); copy it again") from None
     if not isinstance(kit, dict) or kit.get("schema") != SCHEMA:
@@ -131,7 +131,7 @@ def _free_name(path: Path) -> Path:
     if not path.parent.is_dir():
         raise KitError(f"--out {path}: there is no folder {path.parent}")
     if path.exists() and not path.is_file():
-        raise KitError(f"--out {path}: this is no file; give another path")
+        raise KitError(f"--out {path}: this is not a file; give another path")
     return path.with_name(f"{path.stem}-{time.strftime('%Y%m%d-%H%M%S')}{path.suffix}") if path.exists() else path
 
 
@@ -197,7 +197,7 @@ def _measure_all(kit: Kit, folder: Path, options: argparse.Namespace, out: Path)
 
 def _check_file(path: Path, wanted: str) -> None:
     if not path.is_file():
-        raise KitError(f"{path} is missing; copy the whole folder that chipwise kit wrote")
+        raise KitError(f"{path} is missing; copy the complete folder that chipwise kit wrote")
     found = hashlib.sha256()
     with path.open("rb") as stream:
         for block in iter(lambda: stream.read(1 << 20), b""):
@@ -777,7 +777,7 @@ def _battery(base: Path) -> tuple[Meter | None, str]:
         if _text(str(supply / "type")) != "Battery" or _text(str(supply / "scope")) == "Device":
             continue
         if _text(str(supply / "status")) != "Discharging":
-            why = "the device is plugged in, so its battery does not tell what it draws; unplug it to measure power"
+            why = "the device is plugged in, so its battery does not show its power; unplug it to measure power"
             return None, why
 
         def read(supply: Path = supply) -> float | None:
@@ -788,12 +788,12 @@ def _battery(base: Path) -> tuple[Meter | None, str]:
 
         watts = read()
         if watts is None:
-            return None, f"{supply} does not tell current and voltage to this user"
+            return None, f"this user may not read current and voltage of {supply}"
         if watts < LEAST_BATTERY_W:
             why = f"{supply} tells {watts:.3g} W, too little for a device that works: its driver has another unit"
             return None, why
         return Meter("battery, the whole device with its screen", read), ""
-    return None, "no counter, sensor or battery that this user may read tells it"
+    return None, "no counter, sensor or battery that this user may read reports power"
 
 
 def _nvidia_w() -> float | None:

@@ -292,7 +292,7 @@ def parse_whole(text: str, *, name: str) -> object:
         return parse_json(text, name=name)
     except SpecError as error:
         if not text.rstrip().endswith(("}", "]")):
-            raise SpecError("the file ends in the middle of its JSON; copy it again, whole", file=name) from None
+            raise SpecError("the file ends in the middle of its JSON; copy it again completely", file=name) from None
         raise error from None
 
 

@@ -242,7 +242,7 @@ class MeasurementStore:
         except sqlite3.Error as error:
             raise StorageError(
                 f"{self.path}: the store of measurements cannot be used: {error}; if it is damaged, move it aside "
-                "(a new one is made) and import what was exported from it"
+                "(a new one is created) and import what was exported from it"
             ) from None
         finally:
             if database is not None:

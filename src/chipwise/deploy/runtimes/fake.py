@@ -63,7 +63,7 @@ class FakeSession:
         self._misbehave(self._told.get("fault"))
         self._seen = np.concatenate([self._seen, tokens], axis=1)
         if self._seen.shape[1] > self._capacity:
-            raise MeasurementError(f"the cache holds {self._capacity} positions and is full")
+            raise MeasurementError(f"the cache is full ({self._capacity} positions)")
         self._wait(seconds * self._told.get("drift", 1.0))
         state = (self._seen * np.arange(1, self._seen.shape[1] + 1)).sum(axis=1, keepdims=True)
         logits: AnyArray = np.cos(state + np.arange(self.vocab_size)).astype(np.float32)

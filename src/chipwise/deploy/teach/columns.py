@@ -136,7 +136,7 @@ def find_columns(names: Sequence[str], wanted: Mapping[str, str] | None = None, 
     for column in names:
         if column not in used and column not in mapped and (meant := _misspelt(column, fields)):
             raise SpecError(
-                f"has a column {short(column)}, which is not read; did you mean {meant!r}? Say --map {column}={meant}, "
+                f"has a column {short(column)}, which is not read; did you mean {meant!r}? Use --map {column}={meant}, "
                 f"or --map {column}=- to leave it out",
                 file=file,
             )

@@ -193,7 +193,7 @@ def _table(
     if own is None or (where and column in where):
         listed = ", ".join(table.machines[:8]) + (", …" if len(table.machines) > 8 else "")
         raise SpecError(
-            f"holds rows of {len(table.machines)} machines ({listed}); say which: --where {column}=NAME",
+            f"holds rows of {len(table.machines)} machines ({listed}); choose one: --where {column}=NAME",
             file=str(source),
             field=column,
         )
@@ -209,14 +209,14 @@ def _no_better(checked: Checked) -> list[str]:
     taught_error, sheet_error = (units.show(each, "share") for each in (error.mean, error.sheet_mean))
     return [
         f"on left-out models the data sheet alone is as accurate ({sheet_error} against {taught_error} once taught): "
-        "the rows disagree with each other, or are of settings that the table does not tell apart"
+        "the rows disagree with each other, or are of settings that no column distinguishes"
     ]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Learnt:
     teaching: Teaching
-    problems: Mapping[int, str]  # of rows, by line
+    problems: Mapping[int, str]  # errors of rows, by line
     flags: Sequence[Flag]
     warnings: tuple[str, ...]
 

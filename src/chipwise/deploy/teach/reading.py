@@ -178,13 +178,13 @@ def _check(columns: Columns, file: str, names: Sequence[str]) -> None:
     listed = ", ".join(names[:20])
     if "model" not in known and not shapes:
         raise SpecError(
-            f"no column says which model a row is of (columns: {listed}); map one: --map COLUMN=model, or give "
+            f"no column names the model of a row (columns: {listed}); map one: --map COLUMN=model, or give "
             "d_model and layers",
             file=file,
         )
     if not any(name in known for name in (*TIMES, *RATES)):
         raise SpecError(
-            f"no column holds a time or a rate (columns: {listed}); map one: --map COLUMN=total_s, ttft_ms, tpot_ms "
+            f"no column has a time or a rate (columns: {listed}); map one: --map COLUMN=total_s, ttft_ms, tpot_ms "
             "or decode_tokens_per_s",
             file=file,
         )

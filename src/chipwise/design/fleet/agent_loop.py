@@ -32,9 +32,10 @@ MOST_S = 1e9  # upper limit for a measured part: 30 years
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoopPart:
-    """One part of a turn: a model with the tokens of each call, or a known time.
+    """One part of a turn: a model with the tokens of each call, or a measured time.
 
-    ``instead`` lists alternatives by field, in order of preference: ``{weights: [int4], model: [Qwen/Qwen3-1.7B]}``.
+    ``instead`` lists alternative values by field, in order of preference: ``{weights: [int4], model:
+    [Qwen/Qwen3-1.7B]}``.
     """
 
     name: str
@@ -45,7 +46,7 @@ class LoopPart:
     images: int = 0  # images per call
     image_size: str = "1024x768"
     prompt: int = 1
-    cached: int = 0  # prompt tokens that stay in the cache from turn to turn
+    cached: int = 0  # prompt tokens that stay in the KV cache from turn to turn
     new: int = 1
     calls: int = 1  # calls per turn
     time: str | None = None  # time of a part without a model, such as 20 ms
@@ -85,7 +86,7 @@ class LoopPart:
         return found
 
     def _with(self, chosen: Mapping[str, object]) -> LoopPart:
-        """The part with other values of some fields, and without alternatives."""
+        """A copy of the part with other values of some fields and without alternatives."""
         fields = {name: getattr(self, name) for name in self.__dataclass_fields__ if name != "instead"}
         return build(LoopPart, {**fields, **chosen})
 
@@ -140,7 +141,7 @@ class PartCost:
     tpot_s: float | None = None
 
     def new_within(self, seconds: float) -> int | None:
-        """New tokens per call that fit into a time; None for parts that do not generate."""
+        """New tokens per call that can be generated in this time; None for parts that do not generate."""
         if self.ttft_s is None or self.tpot_s is None or not self.tpot_s:
             return None
         each = seconds / self.part.calls
@@ -155,8 +156,8 @@ class PartCost:
 class LoopCost(Result):
     """Cost of one turn by part, and what would fit.
 
-    ``fitting`` are the alternatives closest to the request with which a turn fits; empty if it fits unchanged, or if
-    nothing fits (``least`` is then the fastest turn that was found).
+    ``fitting`` are the alternatives with the fewest changes that make a turn fit; empty if it fits unchanged, or if
+    nothing fits (``least`` is then the fastest turn found).
     """
 
     loop: AgentLoop
@@ -173,7 +174,7 @@ class LoopCost(Result):
         return max(self.parts, key=lambda cost: cost.turn_s.value)
 
     def room_s(self, cost: PartCost) -> float:
-        """Seconds of the budget that the other parts leave."""
+        """Seconds of the budget that remain for this part."""
         return self.loop.budget_s - (self.total.value - cost.turn_s.value)
 
     def headline(self) -> str:
@@ -235,7 +236,7 @@ def price_loop(loop: AgentLoop) -> LoopCost:
 
 
 def _with_alternatives(found: LoopCost) -> LoopCost:
-    """The fewest steps of preference that make a turn fit; among equal ones the slowest turn, which gives up least."""
+    """The alternatives with the fewest steps of preference that make a turn fit; among equal ones the slowest turn."""
     options: list[list[tuple[int, PartCost]]] = []
     notes = []
     for part in found.loop.parts:
@@ -294,7 +295,7 @@ def _costs(parts: Sequence[LoopPart]) -> list[PartCost | ChipwiseError]:
 
 
 def _turn_s(part: LoopPart, prefill: Predicted, step: Predicted) -> Predicted:
-    """Seconds of a part's calls."""
+    """Seconds of all calls of a part."""
     return combined(
         lambda prefill_s, step_s: float(part.calls * request_total(prefill_s, step_s, part.new)), prefill, step
     )

@@ -1,4 +1,4 @@
-"""The answer to a plan's question: options by price, the price of each limit, and the certainty of the ranking."""
+"""The plan for a question: options by price, the price of each limit, and the confidence in the ranking."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ from chipwise.predict.load.policy import Speculation
 from chipwise.predict.served.deployment import Deployment
 from chipwise.predict.served.request import taken_for
 
-FORMAT = "chipwise plan 1"  # of a plan's file
-SUREST = NormalDist().cdf(max(NODES)) - 1e-9  # highest probability covered by replays
-MUCH = 2.0  # a fleet with more than this times the needed devices is mostly margin
-DEPLOYED = ("device", "runtime", "weights", "tp", "pp", "ep", "dp")  # fields of the deployment of an option
+FORMAT = "chipwise plan 1"  # value of ``format`` in plan files
+SUREST = NormalDist().cdf(max(NODES)) - 1e-9  # highest probability that replays can establish
+MUCH = 2.0  # if the fleet exceeds the needed devices by more than this factor, most of it is margin
+DEPLOYED = ("device", "runtime", "weights", "tp", "pp", "ep", "dp")  # fields of an option's deployment
 SHOWN = ("ttft_p50", "ttft_p99", "tpot_p50", "tpot_p99", "e2e_p50", "e2e_p99")
 
 
@@ -39,7 +39,7 @@ SHOWN = ("ttft_p50", "ttft_p99", "tpot_p50", "tpot_p99", "e2e_p50", "e2e_p99")
 class SecondPool:
     """The second pool of a fleet: deployment, number of replicas and devices of each.
 
-    ``share`` is its share of the requests; 1 if it decodes everything that the first pool prefills.
+    ``share`` is its share of the requests; 1 if it decodes for all requests that the first pool prefills.
     """
 
     arrangement: Arrangement
@@ -108,26 +108,26 @@ class Option(Result):
 
     @property
     def margin(self) -> float | None:
-        """Size of the fleet relative to what the prediction alone needs; None if unknown."""
+        """Size of the fleet relative to the size that would suffice without prediction error; None if unknown."""
         whole = self.devices + (self.second.devices if self.second else 0)
         return None if self.needed_devices is None else whole / self.needed_devices
 
     @property
     def pays_for_certainty(self) -> bool:
-        """Whether the margin is larger than the fleet that the load needs."""
+        """Whether most of the fleet is margin for prediction error."""
         return self.margin is not None and self.margin >= MUCH
 
     @property
     def about_margin(self) -> str:
-        """Devices that the load needs and the margin for the prediction's error; empty if there is no margin."""
+        """Text on the needed devices and the margin for prediction error; empty without a margin."""
         if self.margin is None or self.margin <= 1:
             return ""
         price = "" if self.needed_usd_per_h is None else f" (${self.needed_usd_per_h:,.2f}/h)"
         text = f"the prediction needs {self.needed_devices:,}{price}"
         if not self.pays_for_certainty:
-            return f"{text}, the rest is margin for its error"
+            return f"{text}, the rest is margin for prediction error"
         why = "this chip was not measured" if "unseen" in self.provenance else "its interval is wide"
-        return f"{text}; {units.number(self.margin, digits=2)} times as many for certainty, since {why}"
+        return f"{text}; {units.number(self.margin, digits=2)} times as many are needed for certainty, because {why}"
 
     def headline(self) -> str:
         """The option in a sentence."""
@@ -209,7 +209,7 @@ class FleetPlan(Result):
 
     @property
     def front(self) -> list[Option]:
-        """The options that no other beats in both price and P99 of the end-to-end time."""
+        """Pareto-optimal options: no other option is better in both price and P99 end-to-end latency."""
         kept: list[Option] = []
         for option in sorted((each for each in self.options if each.usd_per_h is not None), key=_by_price):
             if all(_slowest(option) < _slowest(other) for other in kept):
@@ -252,13 +252,13 @@ def planned(
     on_progress: Callable[[int, int], None] | None = None,
     on_known: Callable[[Mapping[str, Mapping[str, float]]], None] | None = None,
 ) -> FleetPlan:
-    """The plan for ``question``.
+    """Computes the plan for ``question``.
 
     Args:
         question: The question.
         known: Metrics of earlier replays.
         on_progress: Called with the number of evaluated arrangements and of all.
-        on_known: Called from time to time with the replays so far.
+        on_known: Called regularly with the replays so far.
 
     Raises:
         Infeasible: No fleet meets the limits; the message names them with the closest values.
@@ -310,7 +310,7 @@ def _nothing_fits(finder: Finder) -> str:
 
 
 def _nothing_holds(finder: Finder, limits: Mapping[str, float]) -> str:
-    """Limits that no fleet keeps, and how close the closest arrangement comes."""
+    """Text on the limits that no fleet keeps, and how close the closest arrangement comes."""
     question = finder.question
     sure = f"with probability {units.show(question.confidence, 'share')}"
     closest = finder.closest(limits)
@@ -381,7 +381,7 @@ def _option(finder: Finder, fleet: Fleet, limits: Mapping[str, float]) -> Option
 
 
 def _needed(finder: Finder, fleet: Fleet, limits: Mapping[str, float]) -> Fleet | None:
-    """The fleet that keeps the limits if step times are as predicted; None if even odds are enough anyway."""
+    """The fleet that keeps the limits if step times are as predicted; None if the limits need only even odds."""
     if finder.z <= 0:
         return None
     if fleet.second is None:
@@ -390,7 +390,7 @@ def _needed(finder: Finder, fleet: Fleet, limits: Mapping[str, float]) -> Fleet 
 
 
 def _reading_share(fleet: Fleet, share: float) -> float:
-    """Share of a fleet's price for prefill; with separate pools, the prefill pool's share."""
+    """Share of a fleet's price that counts as prefill; with separate pools, the prefill pool's share."""
     if fleet.kind != "apart":
         return share
     return (fleet.candidate.usd_per_s_of(fleet.replicas) or 0.0) / (fleet.usd_per_s or 1.0)
@@ -432,7 +432,7 @@ def _serving(finder: Finder, fleet: Fleet) -> tuple[tuple[str, ...], str]:
 
 
 def _joules(fleet: Fleet, finder: Finder, in_flight: float) -> float | None:
-    """Joules of one output token; unknown for prefill and decode apart, whose difference in power is not modelled."""
+    """Joules per output token; None for separate prefill and decode, whose power is not modelled."""
     if fleet.kind == "apart":
         return None
     parts = []
@@ -444,7 +444,7 @@ def _joules(fleet: Fleet, finder: Finder, in_flight: float) -> float | None:
 
 
 def _limit_prices(finder: Finder, best: Fleet, limits: Mapping[str, float]) -> list[LimitPrice]:
-    """Prices of the best fleet's arrangement, and of its device's others, without each limit."""
+    """Prices of the best fleet without each limit, with its arrangement and with others on its device."""
     found = []
     for name in limits:
         rest = {other: value for other, value in limits.items() if other != name}

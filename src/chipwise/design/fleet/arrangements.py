@@ -23,12 +23,12 @@ from chipwise.predict.load.policy import Speculation
 from chipwise.predict.served.deployment import Deployment
 from chipwise.predict.served.request import Request
 
-MOST_ARRANGEMENTS = 20_000  # a few minutes of pricing
+MOST_ARRANGEMENTS = 20_000  # pricing this many takes a few minutes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Arrangement:
-    """One way to run one replica; everything that :class:`Request` needs except its sizes."""
+    """One way to run a replica: all fields of :class:`Request` except its sizes."""
 
     deployment: Deployment
     speculation: Speculation | None = None
@@ -54,7 +54,7 @@ class Arrangement:
         return self.deployment.devices
 
     def request(self, question: FleetQuestion) -> Request:
-        """A typical request of ``question`` to this arrangement, with twelve requests in flight."""
+        """A typical request of ``question`` in this arrangement, with twelve requests in flight."""
         shares = np.array([each.share for each in question.classes])
         prompt, new = (
             round(float(np.average([getattr(each, name) for each in question.classes], weights=shares)))
@@ -81,7 +81,7 @@ class Arrangement:
 
     @property
     def spread(self) -> str:
-        """Parallelism and draft model of a replica: ``TP 4, EP 4, drafts of Qwen3-0.6B x 4``."""
+        """Text on parallelism and draft model of a replica, such as ``TP 4, EP 4, drafts of Qwen3-0.6B x 4``."""
         drafts = () if self.speculation is None else (self.speculation.describe(),)
         return ", ".join((self.deployment.spread, *drafts))
 
@@ -93,7 +93,7 @@ def arrangements_of(question: FleetQuestion, devices: Mapping[str, DeviceProfile
         SpecError: There are too many of them.
     """
     mixture, ranker, stem = _sort(question.model)
-    experts = question.ep or ((1, 0) if mixture else (1,))  # 0: one group on each device
+    experts = question.ep or ((1, 0) if mixture else (1,))  # 0: expert parallelism over all devices of the replica
     found: dict[Arrangement, None] = {}
     for name, device in devices.items():
         runtimes = question.runtimes or (default_runtime(device, images=stem, one_user=False),)
@@ -105,7 +105,7 @@ def arrangements_of(question: FleetQuestion, devices: Mapping[str, DeviceProfile
             if tp * pp * dp > question.most_devices or (not ep and groups == 1):
                 continue
             if not mixture and (ep != 1 or (dp > 1 and not ranker)):
-                continue  # such copies share nothing, so they count as replicas
+                continue  # such copies share nothing, so they are counted as replicas
             if (tp * dp) % groups or (runtime == "vllm" and groups not in (1, tp * dp)):
                 continue
             deployment = Deployment(device=name, runtime=runtime, weights=weights, tp=tp, pp=pp, ep=groups, dp=dp)
@@ -120,7 +120,7 @@ def arrangements_of(question: FleetQuestion, devices: Mapping[str, DeviceProfile
 
 
 def devices_of(question: FleetQuestion) -> dict[str, DeviceProfile]:
-    """The devices to choose from, by the plan's names: the named ones, or all with a price.
+    """The devices to choose from, by their names in plans: the named ones, or all with a price.
 
     Raises:
         UnknownName: No data sheet describes a device.
@@ -141,7 +141,7 @@ def has_experts(arch: ArchSpec) -> bool:
 
 
 def copies_share(arch: ArchSpec) -> bool:
-    """Whether data-parallel copies share anything: experts, or a ranker's tables. Others are replicas."""
+    """Whether data-parallel copies share experts or a ranker's tables; copies that share nothing are replicas."""
     return any(_shared(arch))
 
 
@@ -163,7 +163,7 @@ def check_positions(arch: ArchSpec, prompt: int, new: int, *, field: str) -> Non
 
 @lru_cache(maxsize=64)
 def _sort(model: str) -> tuple[bool, bool, bool]:
-    """Whether copies of a model share experts; whether they share tables; whether a request is one whole input."""
+    """Whether copies share experts; whether they share tables; whether a request is one whole input."""
     try:
         arch = resolve(model)
     except ChipwiseError:

@@ -1,7 +1,7 @@
 """Evaluates arrangements: tabulates a replica's step times once, then replays one lane for each number of replicas.
 
-Replays are cached, so that repeating one (without one of the limits, or at another quantile of the step times) costs
-nothing and an interrupted plan continues where it stopped.
+A lane is one replica with its share of the requests. Replays are cached: repeating one costs nothing, and an
+interrupted plan continues where it stopped.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ UNCHECKED_PROMPT = 0.35
 """Least log half-width of prefill if it was not validated: nine of ten mean TTFTs of runs under load are within 0.21 on
 H100 (``chipwise validate load``), and other devices are less certain."""
 NODES = (-Z90, -0.8, 0.0, 0.8, Z90)
-MOST_LANES = 2  # lanes of each of two pools that are replayed to represent all
+MOST_LANES = 2  # lanes of each of two pools that are replayed, as a sample of all
 
 
 @dataclass(slots=True, kw_only=True)
@@ -61,12 +61,12 @@ class Candidate:
     device: DeviceProfile
     copy: Replica
     full: Saturation  # saturation of one replica
-    reading: Saturation | None  # the same for prefill alone; None for models that do not generate
-    writing: Saturation | None  # the same for decode alone
+    reading: Saturation | None  # saturation with prefill only; None for models that do not generate
+    writing: Saturation | None  # saturation with decode only; None for models that do not generate
     usd_per_s: float | None  # price of one replica
 
     def usd_per_s_of(self, replicas: int) -> float | None:
-        """Price of replicas in dollars per second; chips of a cloud machine are paid together."""
+        """Price of replicas in dollars per second; a cloud machine is paid with all of its chips."""
         if self.usd_per_s is None:
             return None
         each = self.arrangement.devices
@@ -83,7 +83,7 @@ class Candidate:
 
 
 def slow_by(table: StepTimes, z: float) -> tuple[float, float]:
-    """Factors of both parts of a step at ``z`` deviations from the prediction; the errors are correlated."""
+    """Factors on both parts of a step time, ``z`` standard deviations from the prediction; errors are correlated."""
     prompt = max(table.decode_halfwidth, UNCHECKED_PROMPT) if table.prompt_halfwidth is None else table.prompt_halfwidth
     return math.exp(z * table.decode_halfwidth / Z90), math.exp(z * prompt / Z90)
 
@@ -91,7 +91,7 @@ def slow_by(table: StepTimes, z: float) -> tuple[float, float]:
 def usd_per_million(
     usd_per_s: float | None, load: Load, *, requests_per_s: float, reading_share: float
 ) -> tuple[float | None, float | None]:
-    """Dollars per million input and output tokens of a load that is served at this price; None if unknown."""
+    """Dollars per million input and output tokens at this price and load; None if unknown."""
     if usd_per_s is None or not requests_per_s:
         return None, None
     read, written = float(load.prompt_tokens.mean()), float(load.new_tokens.mean())
@@ -100,9 +100,9 @@ def usd_per_million(
 
 
 def joules_per_token(parts: Sequence[tuple[Request, float]]) -> float | None:
-    """Joules of all devices for one output token, the prompt's share included; None if watts are unknown.
+    """Joules of all devices per output token, including the prompt's share; None if power is unknown.
 
-    Requests by device, each with the weight of its devices in the mean.
+    ``parts`` are requests with the weight of their devices in the mean.
     """
     total, whole = 0.0, sum(weight for _, weight in parts)
     for request, weight in parts:
@@ -206,7 +206,7 @@ class Evaluator:
     def _tables(
         self, asked: Sequence[tuple[Request, Policy, int]]
     ) -> dict[tuple[Request, int], StepTimes | Unsupported]:
-        """Step times by request and width; equal sizes are priced together."""
+        """Step times by request and width; requests of equal sizes are priced together."""
         sizes: dict[tuple[int, int, int], dict[Request, None]] = {}
         for request, policy, width in asked:
             tokens = max(policy.most_tokens, policy.most_sequences * width)
@@ -242,7 +242,7 @@ class Evaluator:
         price = self.question.prices.get(arrangement.device)
         machine = instances.named(arrangement.device)
         if price is not None and machine is not None:
-            price /= machine.chips  # the given price is for the whole machine
+            price /= machine.chips  # the stated price is for the whole machine
         if price is None and device.price is not None:
             price = device.price_usd_per_s
         return Candidate(
@@ -256,13 +256,13 @@ class Evaluator:
         )
 
     def served(self, candidate: Candidate, replicas: int, z: float, *, timeline: bool = False) -> Served:
-        """Replays one lane of ``replicas`` replicas with step times at ``z`` deviations from the prediction."""
+        """Replays one lane of ``replicas`` replicas with step times ``z`` standard deviations from the prediction."""
         pool = Pool(replica=candidate.copy, replicas=replicas)
         self.replays += 1
         return serve(self.load(pool.lanes), pool, slow=candidate.slow(z), most_lanes=1, timeline=timeline)
 
     def metrics(self, candidate: Candidate, replicas: int, z: float) -> dict[str, float]:
-        """Seconds by metric, and by class as ``class:metric``, for the load's steady part."""
+        """Seconds by metric (and ``class:metric``) over the steady part of the load."""
         key = f"{candidate.arrangement.key}/x{replicas}/z{z:.4f}"
         found = self.known.get(key)
         if found is None:
@@ -272,7 +272,7 @@ class Evaluator:
     def served_by_two(
         self, kind: FleetKind, pools: Sequence[tuple[Candidate, int]], z: float, *, timeline: bool = False
     ) -> Served:
-        """Replays some lanes of two pools, both with step times at ``z`` deviations from the prediction."""
+        """Replays some lanes of two pools, both with step times at ``z`` standard deviations from the prediction."""
         self.replays += 1
         slow = [candidate.slow(z) for candidate, _ in pools]
         if kind == "apart":
@@ -290,7 +290,7 @@ class Evaluator:
         return serve_mixed(load, mixed, slow=slow, most_lanes=2 * MOST_LANES, timeline=timeline)
 
     def metrics_of_two(self, kind: FleetKind, pools: Sequence[tuple[Candidate, int]], z: float) -> dict[str, float]:
-        """Metrics as by :meth:`metrics`, for two pools."""
+        """The :meth:`metrics` of two pools."""
         key = f"{kind}/" + " + ".join(f"{each.arrangement.key}/x{count}" for each, count in pools) + f"/z{z:.4f}"
         found = self.known.get(key)
         if found is None:
@@ -321,15 +321,15 @@ class Evaluator:
         }
 
     def capacity_per_s(self, candidate: Candidate, z: float) -> float:
-        """Saturated throughput of one replica with step times at ``z`` deviations, in requests per second."""
+        """Saturated throughput of one replica with step times at ``z`` standard deviations, in requests per second."""
         return _capacity(candidate, candidate.full, z)
 
     def reading_per_s(self, candidate: Candidate, z: float) -> float:
-        """Saturated throughput of one replica that only reads prompts; 0 for models that generate nothing."""
+        """Saturated throughput of one replica that only prefills; 0 for models that do not generate."""
         return 0.0 if candidate.reading is None else _capacity(candidate, candidate.reading, z)
 
     def writing_per_s(self, candidate: Candidate, z: float) -> float:
-        """Saturated throughput of one replica that receives the caches of prompts."""
+        """Saturated throughput of one replica that only decodes."""
         return 0.0 if candidate.writing is None else _capacity(candidate, candidate.writing, z)
 
     def overloaded(self, candidate: Candidate, replicas: int, z: float) -> bool:
@@ -374,7 +374,7 @@ def _policy(request: Request, arrangement: Arrangement) -> Policy:
 
 
 def _typical(load: Load, *, generates: bool) -> RequestClass:
-    """A class of requests of a trace's mean sizes."""
+    """A class of requests with a trace's mean sizes."""
     new = round(float(load.new_tokens.mean())) if generates else 0
     return RequestClass(prompt_tokens=max(round(float(load.prompt_tokens.mean())), 1), new_tokens=new)
 
@@ -392,5 +392,5 @@ def _rows(served: Served, rows: np.ndarray) -> Served:
 
 
 def deviations(confidence: float) -> float:
-    """Standard deviations above the prediction that are not exceeded with probability ``confidence``."""
+    """The normal quantile of ``confidence``, in standard deviations above the prediction."""
     return NormalDist().inv_cdf(confidence)

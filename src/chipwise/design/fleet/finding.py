@@ -1,6 +1,6 @@
 """Finds the cheapest arrangements that keep the limits, with the fewest replicas; prunes the rest.
 
-All arrangements are priced. Fleets of two pools are combined from those that fit.
+It prices all arrangements. Fleets of two pools are combined from those that fit in memory.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ class Finder:
                 self._progress(number, len(ordered))
             held = best.get(candidate.arrangement.device)
             most = holding.most_replicas(candidate)
-            if held is not None:  # cheaper than the best fleet of this device so far
+            if held is not None:  # cheaper than this device's best fleet so far
                 most = min(most, (held.devices - 1) // candidate.arrangement.devices)
             replicas = holding.fewest(candidate, z, limits, most=most)
             if replicas is not None:
@@ -105,7 +105,7 @@ class Finder:
         return next(iter(self.of_one(limits, z=0.0, device=device)), None)
 
     def needed_of_two(self, fleet: Fleet, limits: Times) -> Fleet | None:
-        """Like :meth:`needed`, for a fleet of two pools with the same two arrangements."""
+        """:meth:`needed` for a fleet of two pools, with the same two arrangements."""
         pools = TwoPools(self.holding, fleet.kind, (), limits, z=0.0)
         below = price_order(fleet) * (1 + 1e-6)  # it may cost as much as the fleet, but not more
         return pools.cheapest(Pair.of(fleet), below)
@@ -130,9 +130,9 @@ class Finder:
         return best
 
     def rank_confidence(self, first: Fleet, second: Fleet, limits: Times, *, seed: int) -> float | None:
-        """The probability that ``first`` is the cheaper of two fleets, each with the replicas that its error requires.
+        """Probability that ``first`` is the cheaper of two fleets, each sized for its own random prediction error.
 
-        Errors of the same device are equal in both; None if a price is unknown.
+        Fleets on the same device share its error. None if a price is unknown.
         """
         if first.usd_per_s is None or second.usd_per_s is None:
             return None
@@ -151,7 +151,7 @@ class Finder:
         return float(((own[0] < own[1]) | (ties & (draws[0] < draws[1])))[known].mean())
 
     def _needed(self, fleet: Fleet, z: float, limits: Times) -> float:
-        """Price of the fleet's arrangements at this error; the size of the first of two pools is kept."""
+        """Price of the fleet's arrangements given this error; the size of the first of two pools is kept."""
         if fleet.second is None:
             replicas = self.holding.fewest(fleet.candidate, z, limits, most=4 * fleet.replicas + 4)
             return np.inf if replicas is None else fleet.candidate.usd_per_s_of(replicas) or 0.0

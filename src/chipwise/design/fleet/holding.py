@@ -1,4 +1,4 @@
-"""Fleets of one or two pools, the bounds on their price, and whether limits hold.
+"""Fleets of one or two pools: lower bounds on their price, and whether they keep the limits.
 
 The error of step times is one random factor per chip, the same in all of its arrangements and independent between
 chips; in a fleet of two pools both errors are equal, so that its probability is not overstated. All times of a fleet
@@ -17,12 +17,12 @@ from chipwise.design.fleet.evaluating import NODES, Candidate, Evaluator, deviat
 from chipwise.design.fleet.question import FleetKind, FleetQuestion
 from chipwise.hardware import instances
 
-ONE_BY_ONE = 6  # numbers of replicas tried one by one before steps grow
+ONE_BY_ONE = 6  # numbers of replicas tried one by one before the step size grows
 Times = Mapping[str, float]
 
 
 def limits_of(question: FleetQuestion) -> dict[str, float]:
-    """All limits on times; those of classes as ``class:metric``."""
+    """All limits on times; those of classes are named ``class:metric``."""
     limits = dict(question.limits)
     for name, own in question.class_limits.items():
         limits |= {f"{name}:{metric}": value for metric, value in own.items()}
@@ -30,13 +30,13 @@ def limits_of(question: FleetQuestion) -> dict[str, float]:
 
 
 def exceeded(metrics: Times, limits: Times) -> float:
-    """The largest ratio of a time to its limit; limits without any request count as met."""
+    """The largest ratio of a time to its limit; limits without requests count as met."""
     return max((metrics.get(name, 0.0) / limit for name, limit in limits.items()), default=0.0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fleet:
-    """A number of replicas of an arrangement; ``apart`` and ``mixed`` with a second arrangement.
+    """A number of replicas of one arrangement; with ``apart`` or ``mixed`` also of a second one.
 
     With ``apart`` the first pool prefills and the second decodes; with ``mixed`` each gets a share of the requests.
     """
@@ -49,7 +49,7 @@ class Fleet:
 
     @property
     def pools(self) -> tuple[tuple[Candidate, int], ...]:
-        """Each pool's arrangement and its replicas."""
+        """Arrangement and number of replicas of each pool."""
         first = (self.candidate, self.replicas)
         return (first,) if self.second is None else (first, (self.second, self.seconds))
 
@@ -66,7 +66,7 @@ class Fleet:
 
     @property
     def devices(self) -> int:
-        """Devices of all replicas."""
+        """Number of devices of all replicas."""
         return sum(count * candidate.arrangement.devices for candidate, count in self.pools)
 
     @property
@@ -121,13 +121,13 @@ class Holding:
         if fleet.devices > question.most_devices:
             return False
         if question.power_w is not None and (fleet.power_w is None or fleet.power_w > question.power_w * (1 + 1e-9)):
-            return False  # unknown power cannot keep a limit on power
+            return False  # unknown power cannot meet a limit on power
         if question.usd_per_s is None:
             return True
         return fleet.usd_per_s is not None and fleet.usd_per_s <= question.usd_per_s * (1 + 1e-9)
 
     def most_replicas(self, candidate: Candidate) -> int:
-        """Replicas that devices, power and budget allow; 0 if they allow none."""
+        """Largest number of replicas within the limits on devices, power and budget; 0 if not even one is allowed."""
         question = self.question
         most = question.most_devices // candidate.arrangement.devices
         if question.power_w is not None:
@@ -162,13 +162,13 @@ class Holding:
         return served.rate_per_s > full * (1 + 1e-9)
 
     def metrics(self, fleet: Fleet, z: float) -> dict[str, float]:
-        """Seconds by metric, at this deviation of the step times."""
+        """Seconds by metric with step times at ``z`` standard deviations."""
         if fleet.kind == "together":
             return self.evaluator.metrics(fleet.candidate, fleet.replicas, z)
         return self.evaluator.metrics_of_two(fleet.kind, fleet.pools, z)
 
     def holds(self, fleet: Fleet, z: float, limits: Times) -> bool:
-        """Whether all limits hold in a fleet, at this deviation of the step times."""
+        """Whether a fleet keeps all limits with step times at ``z`` standard deviations."""
         return not self.overloaded(fleet, z) and exceeded(self.metrics(fleet, z), limits) <= 1.0
 
     def fewest(self, candidate: Candidate, z: float, limits: Times, *, most: int | None = None) -> int | None:
@@ -183,7 +183,7 @@ class Holding:
         )
 
     def can(self, candidate: Candidate, z: float, limits: Times, *, reads: bool = True, writes: bool = True) -> bool:
-        """Whether a single request meets the limits; if it does not, no number of replicas helps.
+        """Whether a single request meets the limits; otherwise no number of replicas can.
 
         Args:
             candidate: The arrangement.

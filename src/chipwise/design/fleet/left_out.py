@@ -19,8 +19,8 @@ MOST_SHOWN = 4  # arrangements named in a message; more are only counted
 class LeftOut:
     """A device that is in no fleet of a plan, and why.
 
-    ``needed_devices`` of it, for ``needed_usd_per_h``, would keep the limits if step times were exactly as predicted;
-    None if no number would, or if this was not computed.
+    ``needed_devices`` and ``needed_usd_per_h`` describe the fleet of this device that would keep the limits if step
+    times were exactly as predicted; None if there is none, or if it was not computed.
     """
 
     device: str
@@ -30,9 +30,9 @@ class LeftOut:
 
 
 def left_out(finder: Finder, fleets: Sequence[Fleet], limits: Times) -> tuple[LeftOut, ...]:
-    """The devices to choose from that are in none of ``fleets``.
+    """The allowed devices that are in none of ``fleets``.
 
-    If devices were named, the closest arrangement is replayed; if the choice is all devices with a price, it is not.
+    The closest arrangement is only replayed if the question names its devices.
     """
     held = {candidate.arrangement.device for fleet in fleets for candidate, _ in fleet.pools}
     devices = [device for device in finder.devices if device not in held]
@@ -59,13 +59,13 @@ def _left_out(finder: Finder, device: str, broken: Sequence[Arrangement], limits
             device=device, reason="no arrangement keeps the limits; name the device to see how close it comes"
         )
     closest = finder.closest(limits, device=device)
-    assert closest is not None  # at least one candidate has enough replicas for the load
+    assert closest is not None  # at least one candidate can serve the load
     fleet, _, upper = closest
     where = fleet.candidate.arrangement
     over = broken_limits(limits, upper, holding.metrics(fleet, 0.0), finder.question.confidence)
     needed = finder.needed(device, limits)
     usd_per_s = None if needed is None else needed.usd_per_s
-    alone = "" if needed is None else f"; by the prediction alone {counted(needed.devices, 'device')} would be enough"
+    alone = "" if needed is None else f"; without prediction error {counted(needed.devices, 'device')} would be enough"
     return LeftOut(
         device=device,
         reason=f"no arrangement keeps {' and '.join(over) or 'the limits'}; the closest is {where.spread}, "
@@ -76,7 +76,7 @@ def _left_out(finder: Finder, device: str, broken: Sequence[Arrangement], limits
 
 
 def broken_limits(limits: Times, upper: Times, predicted: Mapping[str, float], confidence: float) -> list[str]:
-    """The limits that ``upper`` (times not exceeded with ``confidence``) breaks, each with both times."""
+    """Limits that ``upper`` (times not exceeded with probability ``confidence``) breaks, each with both times."""
     sure = units.show(confidence, "share")
     return [
         f"{name} <= {units.show(limit, 'time')} (closest: predicted {units.show(predicted.get(name, 0.0), 'time')}, "
@@ -87,16 +87,16 @@ def broken_limits(limits: Times, upper: Times, predicted: Mapping[str, float], c
 
 
 def _cannot_run(finder: Finder, broken: Sequence[Arrangement]) -> str:
-    """Why no arrangement of a device runs: the reason of the one with the most devices and the narrowest weights."""
+    """Why no arrangement of a device can run: the reason of the one with most devices and narrowest weights."""
     if not broken:
-        return "none of the degrees, formats and runtimes to choose from applies to it"
+        return "none of the allowed degrees, formats and runtimes applies to it"
     most = max(each.devices for each in broken)
     last = [each for each in broken if each.devices == most][-1]
     return f"cannot run the model; at {last.spread}, {last.weights.upper()}: {finder.problems[last.key]}"
 
 
 def _too_many(finder: Finder, candidates: Sequence[Candidate]) -> str:
-    """Devices that the least demanding arrangement needs for the load, and how many are allowed."""
+    """Number of devices that the least demanding arrangement needs for the load, and how many are allowed."""
     holding = finder.holding
 
     def devices(candidate: Candidate, z: float) -> int:

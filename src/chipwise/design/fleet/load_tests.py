@@ -55,12 +55,12 @@ class PredictionCheck:
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class Check(Result):
-    """A comparison of a plan's best option with a load test, and the corrections learnt from it."""
+    """Comparison of a plan's best option with a load test, and the corrections derived from it."""
 
     tool: str
     option: str
     rows_held: tuple[PredictionCheck, ...]
-    rate_planned_per_s: float | None  # None if a trace said when requests arrive
+    rate_planned_per_s: float | None  # None if a trace determined the arrivals
     rate_measured_per_s: float | None
     step_scale: float | None
     request_s: float | None
@@ -70,7 +70,7 @@ class Check(Result):
         inside = sum(each.inside for each in self.rows_held)
         limits = [each.meets_limit for each in self.rows_held if each.limit is not None]
         said = f"; {sum(map(bool, limits))} of {len(limits)} limits were met" if limits else ""
-        return f"{self.option}, {self.tool}: {inside} of {len(self.rows_held)} times lie in their 90 % intervals{said}"
+        return f"{self.option}, {self.tool}: {inside} of {len(self.rows_held)} times are in their 90 % intervals{said}"
 
     def rows(self) -> list[Mapping[str, object]]:
         """One row per latency metric."""
@@ -91,7 +91,7 @@ def read_load_test(path: Path) -> LoadTest:
     """
     data = read_json(path)
     if not isinstance(data, dict):
-        raise SpecError("must hold a mapping of results", file=str(path))
+        raise SpecError("must contain a mapping of results", file=str(path))
     try:
         for reader in (_vllm, _inference_perf, _genai_perf):
             found = reader(data)
@@ -116,14 +116,14 @@ def _measured(value: object, field: str, *, most: float, what: str) -> float | N
         return None
     number: float = convert(float, value, field)
     if not 0 < number <= most:
-        raise SpecError(f"{number:g} is no {what} that a load test can measure", field=field)
+        raise SpecError(f"{number:g} is not a {what} that a load test can measure", field=field)
     return number
 
 
 def _times(
     row: Mapping[str, object], measure: str, names: Mapping[str, str], factor: float, field: str = ""
 ) -> dict[str, float]:
-    """Seconds of one measure by metric; ``names`` are a row's own of each statistic."""
+    """Seconds of one measure by metric; ``names`` maps statistics to a row's keys."""
     found = {}
     for statistic, name in names.items():
         value = row.get(name)
@@ -136,7 +136,7 @@ def _times(
 
 
 def _row(data: Mapping[str, object], name: str, field: str = "") -> Mapping[str, object]:
-    """The figures of one measure; none if there is no such measure.
+    """The figures of one measure; empty if the measure is missing.
 
     Raises:
         SpecError: It is not a mapping.
@@ -194,8 +194,8 @@ def _genai_perf(data: Mapping[str, object]) -> LoadTest | None:
 def check(plan: Path, results: Path) -> Check:
     """Compares the best option of the plan in ``plan`` with the load test in ``results``.
 
-    Learns the factor between predicted and measured time per token, and the seconds of TTFT that this factor does not
-    explain (HTTP, tokenizer, network).
+    The corrections are the factor between predicted and measured time per token, and the seconds of TTFT that this
+    factor does not explain (HTTP, tokenizer, network).
 
     Raises:
         SpecError: A file has the wrong kind, or the files have no metric in common.

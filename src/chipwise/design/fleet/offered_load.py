@@ -1,4 +1,4 @@
-"""The load of a simulation as people state it: a rate, clients in a closed loop, or a trace."""
+"""The load of a simulation as users state it: a rate, clients in a closed loop, or a trace."""
 
 from __future__ import annotations
 
@@ -17,23 +17,23 @@ from chipwise.predict.load.traces import read_trace
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OfferedLoad:
-    """Requests that are sent to one arrangement; exactly one of ``rate``, ``clients`` and ``trace`` is given.
+    """Requests sent to one arrangement; exactly one of ``rate``, ``clients`` and ``trace`` is given.
 
     Attributes:
         rate: Requests per second: ``8``, ``"8/s"``, ``"90/min"``.
-        clients: In a closed loop, how many send one request after another.
+        clients: Number of clients in a closed loop, each sending one request after another.
         think_s: Seconds that a client waits before its next request.
-        trace: A file of requests (JSON lines or CSV), which states their sizes too.
+        trace: A file of requests with their sizes (JSON lines or CSV).
         prompt: Mean prompt tokens.
         new: Mean new tokens.
-        spread: Coefficient of variation of both (lognormal).
-        shared_tokens: Prompt tokens shared with other requests (a system prompt), which the prefix cache finds.
-        prefixes: Number of such texts.
-        arrivals: ``constant``, ``poisson`` or ``gamma`` gaps.
+        spread: Coefficient of variation of prompt and new tokens (lognormal).
+        shared_tokens: Prompt tokens shared between requests (a system prompt), which the prefix cache holds.
+        prefixes: Number of different shared prefixes.
+        arrivals: Distribution of gaps: ``constant``, ``poisson`` or ``gamma``.
         burstiness: Squared coefficient of variation of gamma gaps.
         requests: Requests per seed; a trace is replayed in full.
-        seeds: Number of random loads; figures are means over them.
-        seed: The first of them.
+        seeds: Number of random loads; results are means over them.
+        seed: First seed.
     """
 
     rate: float | str | None = None
@@ -60,11 +60,11 @@ class OfferedLoad:
 
     @property
     def closed(self) -> bool:
-        """Whether all requests count, not only those of the steady part."""
+        """Whether all requests are evaluated, not only those of the steady part."""
         return self.clients is not None or self.trace is not None
 
     def requests_of(self, arch: ArchSpec) -> RequestClass:
-        """The requests as ``arch`` reads them: those of a model without text input are one whole input each."""
+        """The requests in the form that ``arch`` reads: models without text input read one whole input each."""
         return RequestClass(
             prompt_tokens=self.prompt, new_tokens=self.new, spread=self.spread,
             shared_tokens=self.shared_tokens, prefixes=self.prefixes,
@@ -91,7 +91,7 @@ class OfferedLoad:
         return loads if longest is None or each.spread == 0 else [load.within(longest) for load in loads]
 
     def describe(self, arch: ArchSpec, first: Load) -> str:
-        """Describes the load in words, for the page; ``first`` is the first of :meth:`loads`."""
+        """Describes the load in words for the page; ``first`` is the first of :meth:`loads`."""
         each = self.requests_of(arch).describe()
         if self.trace is not None:
             return f"the {counted(len(first), 'request')} of {self.trace}"

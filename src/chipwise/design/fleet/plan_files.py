@@ -22,7 +22,7 @@ from chipwise.errors import SpecError, short
 from chipwise.predict.load.outcome import METRICS
 
 FIGURES = ("in_flight", "busy", "reading", "preemptions")
-"""Figures of a replay other than times."""
+"""Fields of a replay other than times."""
 
 
 def plan_question(
@@ -32,11 +32,11 @@ def plan_question(
     resume: bool = False,
     on_progress: Callable[[int, int], None] | None = None,
 ) -> FleetPlan:
-    """The plan for ``question``, kept in the file ``out`` while it is made; ``resume`` goes on with what that holds.
+    """The plan for ``question``, stored in the file ``out`` while it is computed; ``resume`` continues from that file.
 
     Raises:
-        SpecError: There is no file to resume, or it holds another plan.
-        Infeasible: Nothing meets the limits; names them with the closest values.
+        SpecError: There is no file to resume, or it contains another plan.
+        Infeasible: Nothing meets the limits; the message names them with the closest values.
     """
     if out is None:
         if resume:
@@ -104,7 +104,7 @@ def _no_plan(path: Path, why: str = "") -> SpecError:
 
 
 def _known(data: object) -> dict[str, dict[str, float]]:
-    """Replays by key: figures, and times if there are any.
+    """Replays by key: their fields and times.
 
     Raises:
         SpecError: A replay lacks a figure, or a number is below zero.
@@ -124,7 +124,7 @@ def _known(data: object) -> dict[str, dict[str, float]]:
 
 
 def _check_option(option: Option, field: str) -> None:
-    """Checks the numbers of a fleet that a file holds.
+    """Checks the numbers of a fleet read from a file.
 
     Raises:
         SpecError: A number is out of range.

@@ -1,4 +1,4 @@
-"""The page of a plan or a simulation: latency against rate with bands, the front, a request's life, state over time."""
+"""The page of a plan or a simulation: latency by rate with bands, the front, stages of a request, state over time."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from chipwise.design.fleet.simulating import Simulation
 
 BEST = 3  # options shown in the figures
-LOADS = (0.2, 0.4, 0.6, 0.75, 0.9)  # shares of an option's saturation
+LOADS = (0.2, 0.4, 0.6, 0.75, 0.9)  # shares of an option's saturation at which it is evaluated
 COLOURS = ("@winner", "@accent", "@compute", "@memory", "@launch")
 HEIGHT = 430
 
@@ -43,17 +43,17 @@ class _Page:
         self.parts.append(section(key, title, body, caption))
 
     def draw(self, key: str, title: str, drawn: Figure, caption: str = "") -> None:
-        """A section with a figure."""
+        """Adds a section with a figure."""
         self.figures[key] = [drawn]
         self.add(key, title, f'<div class="plot" id="plot-{key}" style="min-height:{HEIGHT}px"></div>', caption)
 
     def request(self, times: Mapping[str, Predicted]) -> None:
-        """The section on a request's stages."""
+        """Adds the section on a request's stages."""
         about = "Medians and P99s of queue, prefill and decode times."
         self.draw("life", "The life of a request", _life(times), about)
 
     def engine(self, state: Mapping[str, Sequence[float]]) -> None:
-        """The section on an engine's state, if that is known."""
+        """Adds the section on an engine's state, if it is known."""
         if state:
             about = "Sequences running and waiting; cache in use."
             self.draw("state", "One engine over time", _state(state), about)

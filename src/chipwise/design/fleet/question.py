@@ -1,4 +1,4 @@
-"""The question of a plan: load, limits, devices with prices, and what may vary."""
+"""The question that a plan answers: load, limits, devices with prices, and choices."""
 
 from __future__ import annotations
 
@@ -188,7 +188,7 @@ class FleetQuestion:
 
 
 def with_todays_names(data: Mapping[str, T]) -> dict[str, T]:
-    """Fields of a question; former names are replaced by the current ones.
+    """Fields of a question with former names replaced by current ones.
 
     Raises:
         SpecError: A field is given under both names.
@@ -281,7 +281,7 @@ def device_key(name: str) -> str:
 
 
 def _devices(named: Sequence[object]) -> list[str]:
-    """Devices by their names in plans.
+    """Checked names of devices, as used in plans.
 
     Raises:
         SpecError: A name is not text, or a device is named twice.
@@ -300,7 +300,7 @@ def _devices(named: Sequence[object]) -> list[str]:
 
 
 def _prices(given: Mapping[str, object], devices: Sequence[str] | None) -> dict[str, float]:
-    """Dollars a second by device.
+    """Dollars per second by device.
 
     Raises:
         SpecError: A price is invalid, or its device is unknown or not among ``devices``.
@@ -323,7 +323,7 @@ def mapping(value: object, field: str) -> dict[str, object]:
     """Checks that ``value`` is a mapping with text as keys.
 
     Raises:
-        SpecError: There is none.
+        SpecError: It is not a mapping.
     """
     if not isinstance(value, Mapping):
         raise SpecError(f"must be a mapping, not {short(value)}", field=field)
@@ -331,7 +331,7 @@ def mapping(value: object, field: str) -> dict[str, object]:
 
 
 def _classes(listed: list[object]) -> tuple[list[dict[str, object]], dict[str, dict[str, float]]]:
-    """Classes of requests, and their own limits."""
+    """Classes of requests, and their separate limits."""
     found, limits = [], {}
     for i, each in enumerate(listed):
         one = mapping(each, f"classes[{i}]")

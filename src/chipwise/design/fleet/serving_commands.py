@@ -20,13 +20,13 @@ if TYPE_CHECKING:
     from chipwise.design.fleet.arrangements import Arrangement
 
 
-NARROW = ("fp8", "fp8_block")  # formats to which vLLM and SGLang quantise a checkpoint on loading
+NARROW = ("fp8", "fp8_block")  # formats to which vLLM and SGLang can quantise a checkpoint when loading it
 
 
 def served_name(model: str) -> str:
-    """Name of the model for an engine: a folder's path or a Hugging Face id, which is completed for known models.
+    """Name of the model for an engine: a folder's path, or a Hugging Face id (completed for known models).
 
-    Suffixes beyond the known model's name (``-instruct``, ``-fp8``) are kept, since they mean other weights.
+    Suffixes beyond the known model's name (``-instruct``, ``-fp8``) are kept, because they identify other weights.
 
     >>> served_name("qwen3-32b"), served_name("llama-3.1-8b-instruct"), served_name("RedHatAI/Qwen3-32B-FP8")
     ('Qwen/Qwen3-32B', 'meta-llama/Llama-3.1-8B-instruct', 'RedHatAI/Qwen3-32B-FP8')
@@ -48,7 +48,7 @@ def served_name(model: str) -> str:
 def commands_of(
     model: str, where: Arrangement, replicas: int, policy: Policy, longest: int, *, context: int | None = None
 ) -> tuple[str, ...]:
-    """One command per replica (behind a router if there are several); none for runtimes without a known server.
+    """One command per replica (behind a router if there are several); empty for runtimes without a known server.
 
     Args:
         model: The model, as named by the user.
@@ -92,7 +92,7 @@ def _gguf(model: str) -> str:
 
 
 def _vllm(where: Arrangement) -> list[str]:
-    """Flags for parallelism and drafts; experts are sharded over all devices of a stage or not at all."""
+    """Flags for parallelism and drafts; experts are sharded over all devices of a stage, or not at all."""
     parts = [f"--tensor-parallel-size {where.deployment.tp}"] * (where.deployment.tp > 1)
     parts += [f"--pipeline-parallel-size {where.deployment.pp}"] * (where.deployment.pp > 1)
     parts += [f"--data-parallel-size {where.deployment.dp}"] * (where.deployment.dp > 1)
@@ -156,7 +156,7 @@ DYNAMO = {"vllm": "Vllm", "sglang": "Sglang", "trtllm": "TRTLLM"}
 
 
 def dynamo_yaml(model: str, reading: tuple[Arrangement, int], writing: tuple[Arrangement, int]) -> str:
-    """A deployment of prefill and decode workers in NVIDIA Dynamo, as YAML; empty for runtimes that it does not run.
+    """A deployment of prefill and decode workers in NVIDIA Dynamo, as YAML; empty for unsupported runtimes.
 
     Args:
         model: The model.

@@ -25,7 +25,7 @@ MOST_REPLICAS = 100_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scheduling:
-    """What departs from the runtime's own rules; fields as arguments of :func:`chipwise.simulate`."""
+    """Changes to the runtime's scheduling rules; fields as arguments of :func:`chipwise.simulate`."""
 
     max_tokens: int | None = None
     max_sequences: int | None = None
@@ -50,7 +50,7 @@ class Scheduling:
         """The rules of the runtime for the model, with these changes.
 
         Raises:
-            SpecError: Batching by requests, of a model that generates.
+            SpecError: Batching by requests is set for a model that generates.
         """
         arch, padded = found.setting.arch, self.batching == "requests"
         if padded and arch.causal:
@@ -77,7 +77,7 @@ class Scheduling:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pools:
-    """How many replicas there are, and on which further devices; fields as arguments of :func:`chipwise.simulate`."""
+    """Number of replicas, and pools on further devices; fields as arguments of :func:`chipwise.simulate`."""
 
     replicas: int = 1
     also: str | None = None
@@ -103,10 +103,10 @@ class Pools:
         return above_zero(units.parse_field(self.link, "bandwidth", "link"), "link")
 
     def groups(self, first: ReplicaGroup) -> list[ReplicaGroup]:
-        """Pools behind one router: the first, and that of another device (``DEVICE[:REPLICAS[:WEIGHT]]``).
+        """Pools behind one router: the first, and one on another device (``DEVICE[:REPLICAS[:WEIGHT]]``).
 
         Raises:
-            SpecError: The other is written in another way.
+            SpecError: The text of the other pool has another form.
         """
         first = replace(first, replicas=self.replicas, weight=float(self.replicas))
         if self.also is None:
@@ -125,7 +125,7 @@ class Pools:
         return [first, replace(first, request=first.request.but(device=name), replicas=replicas, weight=weight)]
 
     def decoding(self, first: ReplicaGroup, *, clients: bool) -> ReplicaGroup | None:
-        """The pool that decodes, if prefill and decode are apart.
+        """The decode pool, if prefill and decode are separate.
 
         Raises:
             SpecError: There are clients, or a second kind of device.

@@ -38,7 +38,7 @@ class ReplicaGroup:
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class Simulation(Result):
-    """Metrics of requests at one arrangement. Times are predicted, in seconds, with 90 % intervals.
+    """Metrics of requests served by one arrangement. Times are predicted, in seconds, with 90 % intervals.
 
     ``times`` by metric (``ttft_p99``, ``tpot_p50``, ``e2e_mean``, ``queue_p90``, …); ``state`` is running and waiting
     sequences and the share of the cache in use over time, of the first replica.
@@ -64,9 +64,9 @@ class Simulation(Result):
     provenance: str
     notes: tuple[str, ...] = ()
     state: Mapping[str, Sequence[float]] = field(default_factory=dict)
-    deployment: str = ""  # of prefill and decode apart, as YAML for NVIDIA Dynamo
+    deployment: str = ""  # for separate prefill and decode: YAML for NVIDIA Dynamo
     model: str = ""
-    load: str = ""  # the load in words
+    load: str = ""  # description of the load
     commands: tuple[str, ...] = ()
 
     def headline(self) -> str:
@@ -100,7 +100,7 @@ def simulated(
     about_load: str = "",
     on_progress: Callable[[int, int], None] | None = None,
 ) -> Simulation:
-    """Simulations of a load with several random seeds, at one or several pools.
+    """Simulates a load with several random seeds on one or several pools.
 
     Args:
         loads: One load per seed; figures are means over seeds.
@@ -234,13 +234,13 @@ def _arrangement(pool: Pool) -> Arrangement:
 
 
 def _name(pools: Sequence[Pool]) -> str:
-    """The model by its given name."""
+    """The model's name, as given."""
     model = pools[0].replica.request.model
     return str(getattr(model, "name", model))
 
 
 def _commands(pools: Sequence[Pool], longest: int) -> tuple[str, ...]:
-    """The commands that serve the pools."""
+    """The commands that start the pools."""
     model, context = _name(pools), resolved(pools[0].replica.request).setting.arch.context
     return tuple(
         line
@@ -282,7 +282,7 @@ def _label(pool: Pool) -> str:
 
 
 def _joules(pools: Sequence[Pool], in_flight: float, load: Load) -> float | None:
-    """Joules of an output token at the mean load; None if watts are unknown."""
+    """Joules per output token at the mean load; None if power is unknown."""
     read, written = round(float(load.prompt_tokens.mean())), round(float(load.new_tokens.mean()))
     if load.new_tokens.mean() < 1:
         return None

@@ -1,4 +1,4 @@
-"""Finds the cheapest fleet of two pools: prefill and decode apart, or two kinds of devices behind one router.
+"""Finds the cheapest fleet of two pools: separate prefill and decode, or two kinds of devices behind one router.
 
 Both pools run the same runtime and weight format, so that caches can be transferred and answers are the same. Pairs of
 arrangements are evaluated in the order of a lower bound on their price, until the bound exceeds the cheapest fleet
@@ -15,7 +15,7 @@ from chipwise.design.fleet.evaluating import Candidate
 from chipwise.design.fleet.holding import Fleet, Holding, Times, fewest_of, price_order
 from chipwise.design.fleet.question import FleetKind
 
-MOST_PAIRS = 400  # that are evaluated
+MOST_PAIRS = 400  # most pairs that are evaluated
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,7 +60,7 @@ class TwoPools:
         self.z = holding.z if z is None else z
 
     def found(self, below: float = math.inf) -> Fleet | None:
-        """The cheapest fleet within the limits that costs less than ``below`` dollars per second; None if none does."""
+        """The cheapest fleet within the limits for less than ``below`` dollars per second; None if there is none."""
         pairs = self.pairs(below)[:MOST_PAIRS]
         best: Fleet | None = None
         for number, pair in enumerate(pairs):
@@ -87,7 +87,7 @@ class TwoPools:
         return sorted(found, key=lambda each: each.bound)
 
     def bound(self, first: Candidate, second: Candidate) -> float:
-        """Lower bound on the price of a fleet of both, in dollars a second; infinite if none can exist."""
+        """Lower bound on the price of a fleet of both, in dollars per second; infinite if no fleet is possible."""
         here, there = first.arrangement, second.arrangement
         if here.weights != there.weights or here.runtime != there.runtime:
             return math.inf
@@ -157,7 +157,7 @@ class TwoPools:
         return max(1, math.ceil(lacking / served.capacity_per_s(pair.second, self.z) - 1e-9))
 
     def _ends(self, pair: Pair, below: float) -> tuple[int, int]:
-        """The range of the first pool's replicas to try."""
+        """The range of replicas to try for the first pool."""
         most = self.holding.most_replicas(pair.first)
         if self.kind == "mixed":
             return 1, most
@@ -165,7 +165,7 @@ class TwoPools:
         firsts = {name: value for name, value in self.limits.items() if _of_reading(name)}
         if not firsts:
             return least, most
-        seconds = self._least(self.holding.evaluator.writing_per_s(pair.second, self.z))  # unrelated to first tokens
+        seconds = self._least(self.holding.evaluator.writing_per_s(pair.second, self.z))  # not needed for TTFT
         if math.isfinite(below) and pair.first.usd_per_s:
             most = min(most, int(below / pair.first.usd_per_s))
         fewest = fewest_of(
@@ -174,7 +174,7 @@ class TwoPools:
         return (1, 0) if fewest is None else (fewest, most)
 
     def _most_seconds(self, pair: Pair, count: int, least: int, left: float) -> int:
-        """Replicas of the second pool that ``left`` dollars a second, devices and power allow."""
+        """Largest number of replicas of the second pool within the remaining budget ``left``, devices and power."""
         most = self.holding.most_replicas(pair.second)
         second_usd = pair.second.usd_per_s or 0.0
         if math.isfinite(left) and second_usd:
@@ -192,5 +192,5 @@ class TwoPools:
 
 
 def _of_reading(name: str) -> bool:
-    """Whether a metric is determined by prefill alone."""
+    """Whether a metric depends on prefill only."""
     return name.rpartition(":")[2].split("_")[0] in ("ttft", "queue")

@@ -1,4 +1,4 @@
-"""One model by itself, outside a search: measured, exported, packed for another device, or priced on this machine.
+"""Commands on a single model, outside a search: measuring, exporting, packing for another device, pricing here.
 
-A model is named, a file, or a winner's folder, whose design, workload and limits apply where nothing else is given.
+A model is given by name, as a file, or as a winner's folder, whose design, workload and limits are the defaults.
 """

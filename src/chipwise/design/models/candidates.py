@@ -25,13 +25,13 @@ class CandidateCost:
     """Predicted seconds of ranking some candidates for one request."""
 
     candidates: int
-    together_s: Predicted  # one request: the history once, all candidates in one pass
+    together_s: Predicted  # one request: the history once, all candidates in the same pass
     apart_s: Predicted  # a batch of requests with one candidate each
     memory_bytes: float  # device memory for the pass with all candidates
 
     @property
     def times_cheaper(self) -> float:
-        """Seconds one by one divided by seconds together."""
+        """Ratio of the seconds one by one to the seconds together."""
         return self.apart_s.value / self.together_s.value
 
 

@@ -27,13 +27,13 @@ from chipwise.model.arch.design import Design
 from chipwise.model.arch.formats import renamed
 
 MANIFEST, SCHEMA = "export.json", "chipwise.export/1"
-USUAL = {"gguf": "fp16", "onnx": "fp32", "hf": "fp32"}  # default formats, for models without a format of their own
+USUAL = {"gguf": "fp16", "onnx": "fp32", "hf": "fp32"}  # default weight formats for models without one
 _OTHER_NAMES = {"ollama": "gguf", "llama.cpp": "gguf", "huggingface": "hf", "transformers": "hf", "onnxruntime": "onnx"}
 
 
 @dataclass(frozen=True, repr=False)
 class Exported(Result):
-    """The written files: formats by part, and results of the checks. ``export.json`` in the folder has the same."""
+    """The written files, their formats by part, and the results of checks; also stored as ``export.json``."""
 
     folder: Path
     to: str
@@ -131,7 +131,7 @@ def _kind(to: str) -> str:
 
 
 def _model_of(path: Path) -> Path:
-    """The folder or file with the weights; for a run, its winner's."""
+    """The folder or file with the weights; for a run, that of its winner."""
     if not path.is_dir() or not holds_run(path):
         return path
     if not (path / "winner" / "config.json").is_file():
@@ -147,13 +147,13 @@ def _usual_folder(model: Path, kind: str) -> Path:
 
 
 def _check_folder(folder: Path, source: Path) -> None:
-    """Refuses a folder that holds other files than an earlier export."""
+    """Refuses a folder that contains other files than an earlier export."""
     if folder.exists() and not folder.is_dir():
         raise InputError(f"out (--out): {folder} is a file; give a folder")
     if folder.is_dir() and source.exists() and folder.resolve() == source.resolve():
         raise InputError(f"out (--out): {folder} is the model itself; give another folder")
     if folder.is_dir() and any(folder.iterdir()) and _earlier(folder) is None:
-        raise InputError(f"out (--out): {folder} is not empty and holds no earlier export; give a new folder")
+        raise InputError(f"out (--out): {folder} is not empty and not an earlier export; give a new folder")
 
 
 def _earlier(folder: Path) -> list[str] | None:
@@ -201,7 +201,7 @@ def _design(source: Source, weights: str, winner: Design | None) -> Design:
 def _verified(
     kind: str, source: Source, design: Design, folder: Path, notes: list[str]
 ) -> tuple[list[Parity], str, list[str]]:
-    """Returns the comparison in words, an example text, and the reason if nothing was compared."""
+    """The comparison in words, an example text, and the reason if nothing was compared."""
     arch, held = design.arch, source.weights
 
     def words() -> list[int] | None:
@@ -235,7 +235,7 @@ def _staged(folder: Path) -> Iterator[Path]:
             folder.mkdir(exist_ok=True)
             for name in _earlier(folder) or []:
                 (folder / name).unlink(missing_ok=True)
-            for path in sorted(stage.iterdir(), key=lambda path: path.name == MANIFEST):  # the manifest last
+            for path in sorted(stage.iterdir(), key=lambda path: path.name == MANIFEST):  # the manifest is moved last
                 path.replace(folder / path.name)
         finally:
             shutil.rmtree(stage, ignore_errors=True)

@@ -273,8 +273,8 @@ def import_measurements(
 
 
 def _known(count: int) -> tuple[str, ...]:
-    """A note on measurements that were already in the store."""
-    return (f"{counted(count, 'measurement')} {'was' if count == 1 else 'were'} here already",) if count else ()
+    """Text on measurements that were already in the store."""
+    return (f"{counted(count, 'measurement')} {'was' if count == 1 else 'were'} already stored",) if count else ()
 
 
 def _is_half_a_kit(text: str) -> bool:

@@ -173,7 +173,7 @@ def tower_and_request(
 
 
 def _left_out(tower: ArchSpec) -> str:
-    """Note that the projector is not measured, with its size."""
+    """Text saying that the projector is not measured, with its size."""
     size = tower.head.parameters(tower, tower.stem)
     share = units.show(size / tower.parameters(), "share", digits=2)
     return f"the projector ({units.number(size)} parameters, {share} of the tower's) cannot be built and is left out"

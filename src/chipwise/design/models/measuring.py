@@ -37,7 +37,7 @@ from chipwise.predict.cost.estimate import estimate as calibrated_estimate
 from chipwise.predict.cost.model import CostEstimate, Predicted
 
 Interval = tuple[float, float | None, float | None]
-"""A value and the ends of its interval, None where nothing bounds it."""
+"""A value and the bounds of its interval; None for an unknown bound."""
 
 
 @dataclass(frozen=True, repr=False)
@@ -292,7 +292,7 @@ def exported_file(
 
 
 def _encodes_text(arch: ArchSpec) -> bool:
-    """Whether a model reads tokens and writes none; no profile of a machine prices those."""
+    """Whether a model reads tokens and generates none; machine profiles cannot price such models."""
     return arch.context is not None and not arch.causal
 
 

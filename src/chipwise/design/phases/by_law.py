@@ -1,4 +1,4 @@
-"""Finds the best designs of a space by a scaling law, without training any.
+"""Finds the best designs of a space by a scaling law, without trainings.
 
 Costs and losses of many rows are array operations, so spaces of 10^15 designs can be searched. Candidates within the
 limits evolve towards lower loss and lower costs; then the best one is improved until no change of one choice, or of one
@@ -37,7 +37,7 @@ _BETTER = 1e-6  # relative improvement of a loss that counts as progress
 class RowShapes:
     """Shapes of canonical rows of a space, equal to :meth:`Shapes.of` of their designs; call it as a function.
 
-    Layers that read the same genes are counted once, so a tied space costs no more than its slots.
+    Layers that read the same genes are computed once, so a space of tied layers is as fast as its distinct layers.
     """
 
     def __init__(self, space: SearchSpace) -> None:
@@ -46,7 +46,7 @@ class RowShapes:
         self._attention = _slots(space, "attention")
         self._ffn = _slots(space, "ffn", "ffn_width")
         own = LAYER_WEIGHTS in spec.layer_choices
-        self._formats = _slots(space, LAYER_WEIGHTS) if own else []  # otherwise a layer has the head's format
+        self._formats = _slots(space, LAYER_WEIGHTS) if own else []  # otherwise layers use the head's
         pairs = np.array(spec.attention_choices(), float)
         self._pairs = np.stack([2 * pairs.sum(axis=1), pairs[:, 0] / pairs[:, 1], pairs[:, 0]])
         widths = np.array(spec.layer.ffn_width, float)
@@ -110,7 +110,7 @@ class RowShapes:
 
 
 def _slots(space: SearchSpace, *names: str) -> list[tuple[tuple[int, ...], Float64Array, Float64Array]]:
-    """Columns of genes that layers share, with the numbers of those layers and of those that own their weights.
+    """Genes of each group of layers with the same genes, and numbers of all layers and of those owning their weights.
 
     Counts are (sharing times depth,), by the indices of the space's lists.
     """
@@ -128,7 +128,7 @@ def _slots(space: SearchSpace, *names: str) -> list[tuple[tuple[int, ...], Float
 
 
 def _matrices(kind: str) -> tuple[float, float]:
-    """Numbers of width-by-FFN-width matrices: active per token, and all."""
+    """Number of width-by-FFN-width matrices: those active per token, and all."""
     each = 3.0 if FFN_KINDS[kind.partition("-")[0]][1] else 2.0
     experts, active = EXPERTS.get(kind, (1, 1))
     return active * each, experts * each
@@ -144,7 +144,7 @@ class FoundByLaw:
         low: Lower ends of the losses' intervals, (n,).
         high: Upper ends, (n,).
         priced: Number of priced candidates.
-        notes: In what the best design is outside the law's trainings, and what the losses assume.
+        notes: Properties of the best design outside the range of the law's trainings, and assumptions of the losses.
     """
 
     space: SearchSpace
@@ -158,7 +158,7 @@ class FoundByLaw:
     notes: tuple[str, ...]
 
     def design(self, place: int = 0, *, name: str = "by-law") -> Design:
-        """The design at an index of the front; the best one by default."""
+        """The design at an index of the front; by default the best one."""
         return self.space.design(self.rows[place], name=name)
 
     def loss(self, place: int = 0) -> Predicted:
@@ -259,13 +259,13 @@ class _Feasible:
         return _Feasible(rows, metrics)
 
     def front(self, goals: dict[str, float]) -> _Feasible:
-        """The non-dominated rows, and the best ``PARENTS`` by loss."""
+        """The non-dominated rows, and the best ``PARENTS`` rows by loss."""
         keep = non_dominated(self._points(goals))
         keep[np.argsort(self.metrics[LOSS], kind="stable")[:PARENTS]] = True
         return self._where(np.flatnonzero(keep))
 
     def parents(self, goals: dict[str, float]) -> Rows:
-        """The best by loss, and those of the front farthest from their neighbours."""
+        """The best rows by loss, and the rows of the front that are farthest from their neighbours."""
         best = np.argsort(self.metrics[LOSS], kind="stable")[: PARENTS // 2]
         front = np.flatnonzero(non_dominated(self._points(goals)))
         if len(front) > PARENTS // 2:

@@ -1,9 +1,9 @@
-"""Chooses the next candidates to train: acquisition over the screened pool by the quality model's posterior.
+"""Chooses the next candidates to train, by an acquisition function on the quality model's posterior.
 
-Latency is cheap to predict, quality is expensive to measure, so only bits per byte is learnt, including penalties of
-soft limits. A scaling law, fitted to the run's own trainings, extrapolates short ones to the full budget; the quality
-model learns by how much each shape differs from it. The first batch covers the pool (one design alone is the
-most promising); later ones alternate between the candidate with the highest expected improvement and those that add
+Latency is cheap to predict, quality is expensive to measure, so the only learnt quantity is bits per byte, including
+penalties of soft limits. A scaling law, fitted to the run's own trainings, extrapolates short ones to the full budget;
+the quality model learns by how much each shape differs from it. The first batch covers the pool (one design alone is
+the most promising); later ones alternate between the candidate with the highest expected improvement and those that add
 most to the front. Times matter only as objectives or limits: the quality model uses choices and counts.
 """
 
@@ -33,15 +33,15 @@ from chipwise.model.kinds.image.choices import GUIDANCE, SHIFT, SOLVER
 from chipwise.model.space.search_space import Rows, SearchSpace
 from chipwise.training.laws.scaling import START, Law, fit_law, fit_pace
 
-DRAWN = ("steps", SOLVER, SHIFT, GUIDANCE)  # choices of how images are generated
-SERVED = ("weights", *DRAWN)  # choices of how a trained model is served
+DRAWN = ("steps", SOLVER, SHIFT, GUIDANCE)  # choices of image generation
+SERVED = ("weights", *DRAWN)  # choices that need no training of their own
 LOSS = "loss"  # name of the task's loss among a problem's goals
-SIZES = ("d_model", "depth", "vocab_size", "patch")  # choices that make candidates clearly different
-LEAST_LOSS = 1e-4  # smallest loss that is distinguished, so that logarithms are finite
+SIZES = ("d_model", "depth", "vocab_size", "patch")  # choices that identify clearly different candidates
+LEAST_LOSS = 1e-4  # smallest loss used, so that logarithms are finite
 POOL = 4_000
 PARENTS, CHILDREN = 6, 150
-HOPEFUL = 4  # the first batch is spread over the best fourth of the pool by the scaling law
-_TRIES = 20  # batches requested from a strategy before screened candidates are drawn instead
+HOPEFUL = 4  # the first batch is chosen from the best 1/HOPEFUL of the pool, by the scaling law
+_TRIES = 20  # batches requested from a strategy before screened candidates are sampled instead
 
 
 @dataclass(frozen=True)
@@ -56,16 +56,16 @@ class Observation:
 
 @dataclass(frozen=True)
 class Belief:
-    """Posterior of candidates after a full training: logarithms of losses with penalties of soft limits.
+    """Posterior of candidates after a full training, for log losses including penalties of soft limits.
 
-    Logarithms are used because the quality model's errors are factors: with normal errors on losses, uncertain
-    candidates far above the best would have a chance of negative losses.
+    Logarithms are used because the quality model's errors are relative. With normal errors on losses, uncertain
+    candidates with a high mean could have negative losses.
 
     Attributes:
-        mean: (n,).
-        std: (n,).
+        mean: Means, (n,).
+        std: Standard deviations, (n,).
         covariance: ``index (c,) -> (c, c)``; its diagonal is the square of ``std``.
-        front: Objectives (minimised) of the trained candidates, (k, m): quality as above, then costs.
+        front: Objectives of the trained candidates, minimised, (k, m): log loss, then costs.
     """
 
     mean: Float64Array
@@ -186,7 +186,7 @@ class Chooser:
         return pool[self._in_turns(pool, (order, list(together)), count)]
 
     def _in_turns(self, pool: Rows, orders: Sequence[Sequence[int]], count: int) -> list[int]:
-        """Takes candidates from the orders in turn, at most one per size (width, depth, vocabulary) while possible."""
+        """Takes candidates from several rankings in turn, one per size (width, depth, vocabulary) while possible."""
         shape = pool[:, [self._space.index[name] for name in SIZES if name in self._space.index]].tolist()
         picks: list[int] = []
         for apart in (True, False):
@@ -199,7 +199,7 @@ class Chooser:
         return picks
 
     def propose_by_law(self, count: int, observations: Sequence[Observation], taken: Sequence[Sequence[int]]) -> Rows:
-        """Up to ``count`` rows outside ``taken`` that the law prefers; one per shape at first.
+        """Up to ``count`` rows outside ``taken`` with the best losses by the law; at first one per shape.
 
         ``observations`` are ignored: this is for runs without trainings before the final ones.
         """
@@ -227,7 +227,7 @@ class Chooser:
         return rows[excess(self._limits, self._metrics(rows)) <= 0] if len(rows) else rows
 
     def better_served(self, row: Sequence[int]) -> float:
-        """Factor (at most 1) on the loss of ``row`` in its best number of steps by the law.
+        """Factor (at most 1) on the loss of ``row`` if it uses its best number of steps, by the law.
 
         It uses only the law, since the minimum of several noisy predictions would favour the most uncertain one.
         """
@@ -270,7 +270,7 @@ class Chooser:
         return loss, loss * std
 
     def belief(self, observations: Sequence[Observation], rows: Rows) -> Belief:
-        """The posterior of ``rows`` as the acquisition needs it; see :class:`Belief`."""
+        """The posterior of ``rows`` for the acquisition function; see :class:`Belief`."""
         law, trend = self._learn(observations)
         columns = self._model.columns(rows)
         mean, std = self._model.predict_columns(columns)
@@ -307,7 +307,7 @@ class Chooser:
     def _trend(
         self, seen: Rows | Sequence[tuple[int, ...]], residuals: Sequence[float] | Float64Array = ()
     ) -> Callable[[Rows], Float64Array]:
-        """The supernet prior of rows times the trust in it; 0 without a supernet."""
+        """The supernet prior of rows multiplied by the trust in it; 0 without a supernet."""
         prior = self._prior
         if prior is None:
             return lambda rows: np.zeros(len(rows))
@@ -315,7 +315,7 @@ class Chooser:
         return lambda rows: trust * prior(rows)
 
     def _fresh(self) -> QualityModel:
-        """A new model without earlier fits, so that a resumed search has the same posterior."""
+        """A model without earlier fits, so that a resumed search gets the same posterior."""
         return QualityModel(self._counted, seed=self._seed, encoder=self._encoder)
 
     def _counted_problem(self) -> Problem:
@@ -358,7 +358,7 @@ class Chooser:
 
     @staticmethod
     def _losses(observations: Sequence[Observation]) -> Float64Array:
-        """Losses, which are positive, so that logarithms exist, (n,)."""
+        """Losses, (n,), bounded below so that logarithms exist."""
         return np.maximum([item.loss for item in observations], LEAST_LOSS)
 
     def _candidates(
@@ -393,9 +393,9 @@ class Chooser:
 
 
 class StrategyProposer:
-    """Lets a listed strategy choose the first trainings instead of the run's own chooser.
+    """Lets a named strategy choose the first trainings instead of the run's own chooser.
 
-    Limits, budget, promotions and record are those of every run. The strategy is created anew for each batch and
+    Limits, budget, promotions and record are handled as in any run. The strategy is created anew for each batch and
     receives the study's results, so that a resumed search gets the same candidates.
 
     Args:
@@ -443,7 +443,7 @@ class StrategyProposer:
         return np.array(picked[:count], np.int64).reshape(-1, len(problem.cardinalities))
 
     def _replay(self, strategy: Strategy, observations: Sequence[Observation], gone: set[tuple[int, ...]]) -> None:
-        """Passes the first trainings to the strategy, and rows without one as failures."""
+        """Passes the first trainings to the strategy, and reports rows without one as failures."""
         problem = self._chooser.problem
         first: dict[tuple[int, ...], Observation] = {}
         for item in observations:

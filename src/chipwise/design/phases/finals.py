@@ -1,6 +1,6 @@
-"""The end of a run: finalists and reference design in their final form, measured in turns; the winner and its folder.
+"""The end of a run: exports and measures finalists and reference design, and decides the winner.
 
-The validation text selects the winner; the test text, which selected nothing, gives the numbers that are reported.
+The validation text selects the winner; the test text is used only for the reported numbers.
 
 A finalist can win if it was measured within every hard limit, reaches the minimum scores on tasks, and is no slower per
 token than the reference design (unless a soft limit trades time for quality). Of these, the one with the fewest
@@ -92,13 +92,13 @@ class Finals:
         self._tasks, self._penalty_factor, self._on_phase = tasks, penalty_factor, on_phase
         self._left_s, self._sleep, self._clock = left_s, sleep, clock
         self._target, self._others = target, others
-        self.contenders: list[Candidate] = []  # the qualifying contenders, after the decision
-        self.met = True  # whether there are any
+        self.contenders: list[Candidate] = []  # contenders that qualify, after the decision
+        self.met = True  # whether any contender qualifies
 
     def decide(
         self, finalists: Sequence[Candidate], reference: Candidate | None, others: Sequence[Candidate] = ()
     ) -> Candidate:
-        """Decides the winner; see the head of this module.
+        """Decides the winner; see the module docstring.
 
         Limits on metrics that cannot be measured are checked by prediction. If no finalist keeps the limits, ``others``
         are exported as trained so far and measured, in their order; at most ``SPARE`` of those within the limits are
@@ -129,7 +129,7 @@ class Finals:
         self.met = bool(good)
         self.contenders = good or self._closest(fitting or tried)
         if not self.met:
-            self._keeping_floors(self.contenders)  # also for the report
+            self._keeping_floors(self.contenders)  # the report also needs them
         return self.best(self.contenders, reference)
 
     def _closest(self, tried: Sequence[Candidate]) -> list[Candidate]:
@@ -166,10 +166,10 @@ class Finals:
         return worst_excess(limits, item.known | there)
 
     def best(self, items: Sequence[Candidate], reference: Candidate | None) -> Candidate:
-        """Chooses the winner among candidates within the limits; see the head of this module."""
+        """Chooses the winner among candidates within the limits; see the module docstring."""
         cap = None if reference is None else self._seconds(self._trials[reference.number])
         no_slower = [item for item in items if cap is None or (self._seconds(item) or 0.0) <= cap]
-        traded = soft_limit_on_latency(self._spec.limits)  # the soft limit already trades time for quality
+        traded = soft_limit_on_latency(self._spec.limits)  # a soft limit already trades time for quality
         left = items if traded else no_slower or items
         fewest = min(left, key=lambda item: (self._counted(item), item.number))
         return fewest if traded else self._as_good_but_faster(left, fewest)
@@ -186,7 +186,7 @@ class Finals:
         return min(faster)[2] if faster else fewest
 
     def _seconds(self, item: Candidate) -> float | None:
-        """Measured time per token, or per request; predicted if the target cannot measure."""
+        """Measured time per token or request; predicted if the target cannot measure."""
         known = item.measured if self._target.measures else item.costs
         return (known or {}).get(self._spec.task_settings.latency_metric)
 
@@ -196,7 +196,7 @@ class Finals:
         return bits * self._penalty_factor(item)
 
     def keeps_limits(self, item: Candidate) -> bool:
-        """Whether a contender was measured within every hard limit, or is predicted to be with the run's confidence."""
+        """Whether a contender keeps every hard limit: by measurement, or by prediction with the run's confidence."""
         if not item.alive or (self._others is not None and not self._others.keeps_limits(item.design)):
             return False
         if not self._target.measures:
@@ -226,7 +226,7 @@ class Finals:
                 self._trials.note(item.number, believed_now=self._target.predict(item.design))
         if not self._target.measures:
             return
-        round_s, began_s = 0.0, self._clock()  # CPU time of the last round
+        round_s, began_s = 0.0, self._clock()  # CPU seconds of the last round
         for number in range(ROUNDS):
             before_s = self._left_s()
             running = [item for item in (self._trials[c.number] for c in contenders) if item.alive]
@@ -252,7 +252,7 @@ class Finals:
         return not item.notes.final and (known is None or found.clean or loudness_of(self._notes(found)) < known)
 
     def _take_back(self, contenders: Sequence[Candidate]) -> None:
-        """Measures contenders again without per-matrix formats, if those formats break a limit."""
+        """Measures contenders again without their per-matrix formats, if those break a limit."""
         if not chosen_by_matrix(self._spec, self._target):
             return
         tried = [self._trials[item.number] for item in contenders]
@@ -273,7 +273,7 @@ class Finals:
         return self._folder.trial(item.number) / f"model{suffix}"
 
     def _export(self, item: Candidate) -> None:
-        """Writes ``model.onnx`` with the trained weights and scores it on the validation text, once."""
+        """Writes ``model.onnx`` with the trained weights and scores it on the validation text; only once."""
         item, folder = self._trials[item.number], self._folder.trial(item.number)
         if item.notes.exported_loss is not None and (folder / "model.onnx").exists():
             return
@@ -298,7 +298,7 @@ class Finals:
         self._trials.note(item.number, exported_loss=found.loss)
 
     def _weights(self, item: Candidate) -> Mapping[str, AnyArray]:
-        """The trained weights of a candidate; a file that is missing or damaged is trained again."""
+        """The trained weights of a candidate; trains again if the file is missing or damaged."""
         from chipwise.model.nn.precision import kept_precision
         from chipwise.training.data.recipe import Recipe
         from chipwise.training.loop.evaluate import read
@@ -320,7 +320,7 @@ class Finals:
         return Exported(design=item.design, weights=weights, folder=folder, packing=self._packing(item, weights))
 
     def _packing(self, item: Candidate, weights: Mapping[str, AnyArray]) -> Packing:
-        """How a candidate's matrices are packed, calibrated on its training data."""
+        """The packing of a candidate's matrices, calibrated on its training data."""
         from chipwise.training.data.recipe import Recipe
         from chipwise.training.loop.evaluate import calibrated
 
@@ -328,7 +328,7 @@ class Finals:
         return calibrated(arch, weights, self._data.data(arch), build(Recipe, dict(self._data.recipe)))
 
     def test(self, winner: Candidate, reference: Candidate | None) -> dict[str, object]:
-        """Scores winner and reference design on the test data; notes their losses, returns fields of a ``TestScore``.
+        """Scores winner and reference design on test data; stores their losses, returns fields of a ``TestScore``.
 
         The standard error of the difference of logarithms is over the common test entries.
         """
@@ -381,9 +381,9 @@ class Finals:
 
 
 def promises_of(spec: RunSpec, winner: Candidate) -> dict[str, object]:
-    """Contents of a winner's ``chipwise.json``: design, target and limits, promised and measured metrics.
+    """Contents of a winner's ``chipwise.json``: design, target, limits, predicted and measured metrics.
 
-    "Expected" values are predictions without a measurement; a winner measured on this machine has none.
+    "Expected" values are predictions of metrics that were not measured; a winner measured on this machine has none.
     """
     known = {**winner.notes.predicted, **winner.notes.believed_now}
     measured = winner.measured or {}

@@ -1,4 +1,4 @@
-"""Findings of a run: explanations of the result, and how well early predictions ranked the candidates.
+"""Explains a run's result, and evaluates how well early predictions ranked the candidates.
 
 The explanations cover the knee, the cost of each limit, the most important choices, and the gain over random search.
 Candidates were trained for different times, so all are compared by the quality model's prediction after a full

@@ -1,6 +1,6 @@
-"""Resumes a run with other limits, budget or seed: which decisions are repeated, and what is kept.
+"""Resumes a run with other limits, budget or seed: which decisions are made again, and which results are kept.
 
-Finished trainings and measurements are kept: a training that is as long as a rung of the new plan counts for it, and a
+Finished trainings and measurements are kept: a training as long as a rung of the new plan is used for that rung; a
 shorter one is continued if its candidate is promoted. New limits are compared with existing measurements. Reference
 designs are chosen again, because the largest within the new limits may be another one.
 """
@@ -21,13 +21,13 @@ from chipwise.design.strategies.study import Study
 from chipwise.errors import SpecError
 from chipwise.model.arch.arch import ArchSpec
 
-AS_LONG = 0.995  # share of a rung's budget that counts as full, since trainings end with a whole step
-SHORTER = -1  # the rung of a training that is shorter than the first of the plan
+AS_LONG = 0.995  # share of a rung's budget that counts as complete, because trainings end with a whole step
+SHORTER = -1  # marks a training shorter than the first rung of the plan
 DECIDED = ("winner", "baseline", "finalists", "unmet", "test", "samples", "answer", "stopped")
 
 
 def take_up(study: Study, trials: Trials, spec: RunSpec, before: AnySpec | None) -> None:
-    """Forgets the decisions of a study that other limits or another budget may change.
+    """Discards the decisions of a study that other limits or another budget may change.
 
     Args:
         study: The run's study.
@@ -71,7 +71,7 @@ def stored_plan(study: Study) -> tuple[Rung, ...]:
 
 
 def _require_room(study: Study, items: Sequence[Candidate], spec: RunSpec) -> None:
-    """Checks that no training was longer than the final ones: winner and reference design must train alike."""
+    """Checks that no training is longer than the final ones: winner and reference design need equal training."""
     plan, allowed = stored_plan(study), spec.allowance
     ends = [
         plan[rung.rung].budget if 0 <= rung.rung < len(plan) else allowed.charge(seconds=rung.cpu_s, tokens=rung.tokens)
@@ -115,7 +115,7 @@ def plan_with(
         if not full:
             raise
         plan = (Rung(budget=final, count=0),)
-    if len(plan) == 1 and shorter:  # the remaining budget goes to the most promising candidates tried so far
+    if len(plan) == 1 and shorter:  # the remaining budget is for the most promising earlier candidates
         last = Rung(budget=final, count=plan[0].count + full)
         return Rung(budget=min(min(shorter), final / ETA), count=max(tried, plan[0].count)), last
     return replace(plan[0], count=plan[0].count + tried), *plan[1:]

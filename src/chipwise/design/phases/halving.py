@@ -29,11 +29,11 @@ from chipwise.errors import ChipwiseError, Infeasible, SpecError
 from chipwise.model.space.search_space import Rows
 
 ETA = 3.0
-DEEPEST = 2  # rungs below the last
-FINALISTS, MOST_FINALISTS = 2, 5  # usual number, and the number if first trainings are not informative
+DEEPEST = 2  # rungs before the last
+FINALISTS, MOST_FINALISTS = 2, 5  # usual number, and number if short trainings are not informative
 BATCH_PER_WORKER = 2
 FEWEST = 3  # trainings before the quality model is used
-OVERHEAD = 1.3  # cost of a second of training including validation and worker start, if those count
+OVERHEAD = 1.3  # assumed cost of a second of training with validation and worker start, if the budget includes those
 SPREAD = 0.03  # standard deviation of the ln of final losses of the designs that are trained first
 AGREEMENT = {9: 0.75, 27: 0.65, 81: 0.55}  # correlation of ln losses after one such part of a training and at its end
 LEAST_FINAL = 0.2  # share of the whole budget that the only final training must be able to get
@@ -44,7 +44,7 @@ NONE_MEASURED = "no candidate that was trained could be measured; the trials' re
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rung:
-    """``count`` candidates trained until each has had ``budget`` in total, in the unit of the run's allowance."""
+    """``count`` candidates, each trained up to a total of ``budget``, in the unit of the run's allowance."""
 
     budget: float
     count: int
@@ -53,9 +53,9 @@ class Rung:
 def plan_rungs(allowance: Allowance, training: float, *, least_share: float = ETA**-DEEPEST) -> tuple[Rung, ...]:
     """Rungs, shortest first, whose trainings together take about ``training`` of the budget.
 
-    No training is shorter than ``least_share`` of a full one, below which losses do not distinguish shapes; if that
-    leaves fewer rungs than usual, up to an ``ETA``-th of the candidates is trained in full. If shorter trainings would
-    show nothing, all trainings are full ones.
+    No training is shorter than ``least_share`` of a full one, because losses would not distinguish shapes. If this
+    leaves fewer rungs than usual, up to 1/``ETA`` of the candidates are trained in full. If short trainings are not
+    informative at all, all trainings are full ones.
 
     Raises:
         SpecError: The budget is too small for one final training.
@@ -81,7 +81,7 @@ def plan_rungs(allowance: Allowance, training: float, *, least_share: float = ET
 
 
 def plan_finals(allowance: Allowance, training: float) -> tuple[Rung, ...]:
-    """One rung: as many full trainings as ``training`` holds.
+    """A plan with one rung: as many full trainings as the budget ``training`` allows.
 
     Raises:
         SpecError: The budget is too small for one final training.
@@ -145,7 +145,7 @@ def _check_budget(allowance: Allowance, training: float) -> None:
 
 @dataclass(frozen=True)
 class Job:
-    """A requested training: the candidate's trial, and its total length by the end of the rung."""
+    """A requested training: the trial of a candidate, and the total length of training after this rung."""
 
     candidate: Candidate
     budget: float
@@ -153,10 +153,10 @@ class Job:
 
 
 class Trainer(Protocol):
-    """Trains candidates, several side by side."""
+    """Trains candidates, several in parallel."""
 
     def run(self, jobs: Sequence[Job]) -> Iterator[tuple[Job, dict[str, object] | ChipwiseError]]:
-        """Each job with its result or its error, in the order of completion."""
+        """Each job with its result or error, in the order of completion."""
         ...
 
 
@@ -269,7 +269,7 @@ class Halving:
             finalists = self._finished()
         if not finalists:
             raise Infeasible(ALL_FAILED)
-        if last == 0:  # nothing was measured yet: the best two that keep the limits
+        if last == 0:  # nothing was measured yet: take the best two that keep the limits
             finalists = self._first_within(finalists, 2)
         finalists = [self._in_best_format(item, last) for item in finalists]
         trained = [item for item in map(self._fresh, references) if item.alive and item.after(last) is not None]
@@ -292,7 +292,7 @@ class Halving:
         study.remember(plan=[[rung.budget, rung.count] for rung in self._plan], rest=failed)
 
     def _first_within(self, items: Sequence[Candidate], count: int) -> list[Candidate]:
-        """Measures until ``count`` candidates keep the limits; without any, returns the closest.
+        """Measures candidates until ``count`` of them keep the limits; if none does, returns the closest.
 
         Raises:
             Infeasible: None of them could be measured.
@@ -307,7 +307,7 @@ class Halving:
         return found or [min(left, key=self._measurer.beyond)]
 
     def _in_best_format(self, item: Candidate, rung: int) -> Candidate:
-        """A finalist in the format with the fewest bits per byte (with penalties) within the limits.
+        """A finalist in the format with the lowest loss (with penalties) within the limits.
 
         The search tries each architecture in one form only. Here the existing training is evaluated with other ways of
         generating images, then with other weight formats.
@@ -336,11 +336,11 @@ class Halving:
         return next((other for other in fitting if self._counted(other) < self._counted(item)), item)
 
     def _counted(self, item: Candidate) -> float:
-        """Bits per byte after the longest training, with penalties."""
+        """Loss after the longest training, with penalties."""
         return math.inf if item.quality is None else item.quality * self._penalty_factor(item)
 
     def spare(self, finalists: Sequence[Candidate]) -> list[Candidate]:
-        """Candidates to try if no finalist keeps the limits: finalists in other formats, then promising others."""
+        """Candidates to try if no finalist keeps the limits: finalists in other formats, then other promising ones."""
         known, last = {item.number for item in finalists}, len(self._plan) - 1
         left = [item for item in self.ranked(self._trials.all()) if item.number not in known]
         left = [item for item in left if item.alive and item.rungs and item.notes.within]
@@ -434,14 +434,14 @@ class Halving:
 
     @property
     def overhead(self) -> float:
-        """Total cost of a unit of training: measured so far, starting at ``OVERHEAD``; 1 if trainings alone count."""
+        """Total cost of a unit of training, as measured so far, initially ``OVERHEAD``; 1 if only trainings count."""
         if not self._allowance.whole:
             return 1.0
         prior = self._plan[-1].budget
         return (self._used + OVERHEAD * prior) / (self._trained + prior)
 
     def _affordable(self, each: float, later: float) -> int:
-        """Number of trainings of ``each`` that the budget allows, with ``later`` reserved for others."""
+        """Number of trainings of size ``each`` that the budget allows if ``later`` is reserved."""
         left = self._left()
         if not math.isfinite(left):
             return 10**9
@@ -457,9 +457,9 @@ class Halving:
         return [item for item, _ in self._believed(candidates)]
 
     def _believed(self, candidates: Sequence[Candidate]) -> list[tuple[Candidate, tuple[float, float] | None]]:
-        """Trials with the predicted mean and standard deviation; None before the quality model is used.
+        """Trials with predicted mean and standard deviation; None before the quality model is used.
 
-        A denoiser counts with its best number of steps: one that was tried with one step may win with eight.
+        A denoiser is ranked by its best number of steps, because one that was tried with one step may win with eight.
         """
         candidates = [item for item in candidates if item.row is not None]
         observations = self.observations()
@@ -473,7 +473,7 @@ class Halving:
         return [(candidates[i], (float(mean[i]), float(std[i]))) for i in np.argsort(counted, kind="stable")]
 
     def observations(self) -> list[Observation]:
-        """Every finished training; a reference design is represented by its closest candidate in the space."""
+        """Every finished training; reference designs are represented by the closest row of the space."""
         return [
             Observation(
                 row=item.row or self._chooser.nearest(item.notes.choices),

@@ -1,4 +1,4 @@
-"""Kits of a run: which of its models are packed, and how results are stored in its folder.
+"""Kits of a run: selection of the models to pack, and storage of their results.
 
 ``RUN/kit/`` holds the kit (or only its ``kit.json``, if it was written elsewhere) and ``results/``, with one file per
 import. Whenever results are read, they are checked against the current run: those of another run, or of a model that
@@ -32,13 +32,13 @@ from chipwise.model.arch.io import to_data
 from chipwise.model.space.designs import design_of
 
 FOLDER, RESULTS = "kit", "results"
-FINALISTS = 2  # in addition to the winner, among the longest trained candidates
-LATENCIES = ("tpot_p50", "ttft_p50")  # metrics to order the front by; the first that a trial has
+FINALISTS = 2  # in addition to the winner, chosen from the longest trained candidates
+LATENCIES = ("tpot_p50", "ttft_p50")  # metrics for ordering the front; the first one that a trial has is used
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunModel:
-    """One model of a run: its design, and the exported files and weights that its folder holds."""
+    """One model of a run: its design, and its exported files and weights."""
 
     trial: int
     role: Role
@@ -49,7 +49,7 @@ class RunModel:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FinishedRun:
-    """Facts about a run's folder that a kit needs, read without opening its study."""
+    """Facts about a run's folder for a kit, read without opening the study."""
 
     path: Path
     spec: RunSpec | StartSpec
@@ -75,7 +75,7 @@ class FinishedRun:
         return cls(path=folder, spec=spec, identity=str(held["identity"]), record=load(folder / "record.json"))
 
     def design(self, trial: int) -> Design | None:
-        """The design of a trial; None if the run has no such trial, or the record does not tell its design."""
+        """The design of a trial; None if there is no such trial, or the record lacks its design."""
         found = self.record.trial(trial)
         winner = self._winner()
         if trial == self.record.winner and winner is not None:
@@ -235,7 +235,7 @@ def check_runtimes(names: Sequence[str]) -> None:
 
 
 def _packed(model: RunModel, runtime: str, folder: Path, run: Path) -> KitModel:
-    """Copies or exports one model into the kit's folder."""
+    """Copies or exports one model to the kit's folder."""
     suffix = suffix_of(runtime)
     target = folder / "models" / f"{model.trial}{suffix}"
     source = next((file for file in model.files if file.suffix == suffix), None)
@@ -327,7 +327,7 @@ def check_run(run: FinishedRun, results: KitResults, *, file: str) -> None:
 
 
 def stale_because(run: FinishedRun, results: KitResults, model: KitModel) -> str | None:
-    """Why results of a model no longer count: how it has changed since it was packed; None if it has not."""
+    """How a model has changed since it was packed, so that its results are ignored; None if it has not."""
     change = _changed(run, model)
     if change is None:
         return None
@@ -338,7 +338,7 @@ def stale_because(run: FinishedRun, results: KitResults, model: KitModel) -> str
 
 
 def _changed(run: FinishedRun, model: KitModel) -> str | None:
-    """Difference of a packed model from the run's; None if there is none."""
+    """How a packed model differs from the run's; None if it does not."""
     design = None if model.trial is None else run.design(model.trial)
     if design is None:
         return "the run has no such trial now"
@@ -346,7 +346,7 @@ def _changed(run: FinishedRun, model: KitModel) -> str | None:
         return "it is another design now"
     for name, known in model.made_from.items():
         if name.startswith("winner/") and model.trial != run.record.winner:
-            continue  # replaced by another model; this one is unchanged
+            continue  # replaced by another model; this file is unchanged
         file = (run.path / name).resolve()
         if not file.is_relative_to(run.path.resolve()):
             return f"{name} is not a file of the run"

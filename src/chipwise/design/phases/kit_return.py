@@ -1,4 +1,4 @@
-"""Records kit measurements for a finished run, updates the target with them, and predicts every trial again."""
+"""Records kit measurements for a finished run, updates the target's predictions, and predicts every trial again."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from chipwise.design.targets.target import Target
 def kit_notes(
     trials: Trials, spec: RunSpec, folder: RunFolder, *, on_note: Callable[[str], None]
 ) -> dict[int, dict[str, object]]:
-    """Notes on trials that imported kits measured, by number, without those already recorded.
+    """Notes on trials from imported kits, by trial number, without those already recorded.
 
     Results of a machine that cannot be the run's target are ignored, and ``on_note`` is called with the reason.
     """
@@ -31,7 +31,7 @@ def kit_notes(
 
 
 def record(trials: Trials, target: Target, notes: dict[int, dict[str, object]]) -> None:
-    """Records measurements, teaches the target, and notes its new predictions for every trial.
+    """Records measurements, updates the target with them, and stores its new predictions for every trial.
 
     The predictions that were stored before the measurement do not change.
     """

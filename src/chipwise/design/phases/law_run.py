@@ -83,7 +83,7 @@ class LawRun(StoredRun):
         return found
 
     def _take_results(self, target: Target) -> None:
-        """Records a kit's measurements, teaches the target, and chooses again among the recorded designs."""
+        """Records a kit's measurements, updates the target, and chooses again among the recorded designs."""
         notes = self.kit_notes()
         if not notes:
             return
@@ -146,13 +146,13 @@ class LawRun(StoredRun):
         )
 
     def _record(self, found: FoundByLaw, target: Target, limits: tuple[Constraint, ...]) -> int:
-        """Records designs of the front that keep the limits by their own estimates; returns the number of the best.
+        """Records designs of the front that keep the limits by their own estimates; returns the number of the best one.
 
         Designs that were recorded before an interruption or under other limits are not recorded again.
         """
         known = {item.row: item for item in self.trials.all()}
         fast = np.linspace(0, len(found.rows) - 1, MOST_TRIALS).round().astype(int)
-        recorded: dict[int, None] = {}  # numbers, the best first
+        recorded: dict[int, None] = {}  # trial numbers, best first
         for place in [*range(min(8, len(found.rows))), *fast]:
             row = found.rows[place]
             held = known.get(tuple(int(i) for i in row))
@@ -186,7 +186,7 @@ class LawRun(StoredRun):
             return known[0]
         best: tuple[float, Mapping[str, object], dict[str, Bounds]] | None = None
         for family in _families(self.spec.space):
-            low, high = -1, len(family)  # the largest known design within the limits, and the smallest outside
+            low, high = -1, len(family)  # largest index known to be within the limits, smallest outside
             found: dict[int, dict[str, Bounds]] = {}
             while high - low > 1:
                 middle = (low + high) // 2
@@ -224,7 +224,7 @@ class LawRun(StoredRun):
         io.save(item.design.arch, folder / "model.json")
         try:
             write_json(folder / "config.json", to_config(item.design.arch))
-        except ChipwiseError:  # no transformers config exists for designs that transformers cannot compute
+        except ChipwiseError:  # transformers has no config for this design
             (folder / "config.json").unlink(missing_ok=True)
         promises = promises_of(self.spec, item) | {"trained": False}
         write_json(folder / PROMISES, promises)
@@ -245,7 +245,7 @@ class LawRun(StoredRun):
 
 
 def _families(space: SpaceSpec) -> list[list[Mapping[str, object]]]:
-    """Llama-proportioned designs by proportion (depth for a width, size and sharing of heads, format), by size."""
+    """Llama-proportioned designs sorted by size, in groups of equal proportions (depth, heads, sharing, format)."""
     found: dict[tuple[object, ...], list[Mapping[str, object]]] = {}
     for choices in llama_proportions(space):
         layer = choices["layers"][0]

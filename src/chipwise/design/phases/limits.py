@@ -1,4 +1,4 @@
-"""Limits of a run: headroom for tails, penalties of soft limits, the reference design's latency."""
+"""A run's limits: headroom for tails, penalties of soft limits, and the reference design's latency."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from chipwise.design.run.trials import Candidate
 from chipwise.design.targets.chance import Bounds, values_of
 from chipwise.model.arch.design import Design
 
-HEADROOM = 0.85  # share of a P99 limit that a candidate may use before training, since tails vary from day to day
+HEADROOM = 0.85  # share of a P99 limit that may be used before training, because tails vary from day to day
 
 
 def within(limits: Iterable[Constraint], values: Mapping[str, float], *, headroom: float = 1.0) -> bool:
-    """Whether ``values`` keep all hard limits, tails of latency with ``headroom``."""
+    """Whether ``values`` keep all hard limits; limits on tails are multiplied by ``headroom``."""
     strained = {name: value / headroom if name.endswith("_p99") else value for name, value in values.items()}
     return not broken(limits, strained)
 
@@ -33,10 +33,10 @@ def no_slower_than(
     measured: bool = True,
     pace: str = "tpot_p50",
 ) -> tuple[Constraint, ...]:
-    """The limit that a winner is no slower than the slowest reference design, by the latency ``pace``.
+    """The limit that a winner is at most as slow as the slowest reference design, in the latency ``pace``.
 
-    There is none if a soft limit trades that time for quality. If nothing is ``measured``, predicted times are
-    compared.
+    There is no such limit if a soft limit trades that time for quality. If nothing is ``measured``, predicted times are
+    used.
     """
     times = [item.costs[pace] for item in references if item.measured or not measured]
     if soft_limit_on_latency(limits) or not times:
@@ -49,7 +49,7 @@ def no_slower_than(
 def penalty_factor(
     spec: RunSpec, elsewhere: Callable[[Design], Mapping[str, Bounds]] = lambda design: {}
 ) -> Callable[[Candidate], float]:
-    """Factor on a candidate's bits per byte: 1, or more where soft limits are exceeded, here or on other devices.
+    """Factor on a candidate's loss: 1, or more if soft limits are exceeded, on this or on other devices.
 
     Costs are measured if possible, else predicted; ``elsewhere`` predicts costs on other devices.
     """

@@ -31,16 +31,16 @@ from chipwise.training.tasks.protocol import Exported, TaskData
 from chipwise.training.tasks.selective_precision import select
 
 Predict = Callable[[Design], Mapping[str, Bounds]]
-CPU_S = 5.0  # CPU seconds reserved for one finalist
+CPU_S = 5.0  # CPU seconds reserved for each finalist
 
 
 def narrow_forms(space: SpaceSpec) -> Sequence[str]:
-    """Formats other than FP32 that a space allows for single matrices; none if it lacks FP32."""
+    """Formats other than FP32 that a space allows for single matrices; empty if the space lacks FP32."""
     return [name for name in space.formats if name != "fp32"] if "fp32" in space.formats else ()
 
 
 def chosen_by_matrix(spec: RunSpec, target: Target | None) -> bool:
-    """Whether the finalists of a run get a format for each matrix: their files must be timed here."""
+    """Whether a run's finalists get one format per matrix, which requires timing their files in this process."""
     return spec.task_settings.per_matrix and bool(narrow_forms(spec.space)) and timed_here(spec, target)
 
 
@@ -51,7 +51,7 @@ def timed_here(spec: RunSpec, target: Target | None) -> bool:
 
 
 def fastest_fusion(design: Design, predict: Predict, *, pace: str) -> Design:
-    """``design`` with the fused operators that predict the shortest time; unchanged if none helps."""
+    """``design`` with the fused operators that minimise the predicted time; unchanged if none helps."""
     fusions = design.arch.stem.fusions
     if not fusions:
         return design
@@ -73,8 +73,7 @@ def opened_session(path: Path, spec: RunSpec) -> tuple[Session, AnyArray]:
 def select_formats(
     item: Candidate, weights: Mapping[str, AnyArray], folder: Path, *, spec: RunSpec, data: TaskData, predict: Predict
 ) -> Mapping[str, object]:
-    """A :class:`~chipwise.training.tasks.selective_precision.Selection` for a trained candidate, as a trial's notes
-    hold it.
+    """A :class:`~chipwise.training.tasks.selective_precision.Selection` for a trained candidate, as plain notes.
 
     Uses the operator fusion that ``predict`` finds fastest.
     """

@@ -19,15 +19,15 @@ from chipwise.design.run.trials import Candidate
 from chipwise.design.strategies.pareto import hypervolume, non_dominated
 from chipwise.design.targets.chance import Bounds, value_of
 
-NOVEL = 0.6  # novelty above which no similar design was measured
+NOVEL = 0.6  # novelty above which no similar design has been measured
 MOST_SHARE = 0.25  # largest share of the trained candidates measured along the front
-Predict = Callable[[Candidate], Mapping[str, Bounds]]  # metric -> value and bounds
+Predict = Callable[[Candidate], Mapping[str, Bounds]]  # value and bounds by metric
 
 
 def worth_measuring(
     mode: str, predicted: Mapping[str, Bounds], limits: Iterable[Constraint], *, novelty: float, headroom: float
 ) -> str | None:
-    """The reason to measure a candidate before a longer training, or None.
+    """The reason to measure a candidate before a longer training; None if there is none.
 
     Args:
         mode: ``simulated``, ``measured`` or ``hybrid``.
@@ -89,7 +89,7 @@ def measure_front(
 def next_of(
     items: Sequence[Candidate], predict: Predict, goals: Sequence[Objective], limits: Sequence[Constraint]
 ) -> Candidate | None:
-    """The candidate whose measurement may move the front most; None if none can, or no goal can be measured."""
+    """The candidate whose measurement may improve the front most; None if none can, or if no goal can be measured."""
     if not items:
         return None
     bounds = [predict(item) for item in items]
@@ -133,7 +133,7 @@ def _ends(
 
 
 def _ends_of(bounds: Bounds) -> tuple[float, float]:
-    """Ends of an interval; the value itself if there is none."""
+    """The bounds of an interval; the value itself if there is none."""
     _, low, high = bounds
     return (value_of(bounds) if low is None else low, value_of(bounds) if high is None else high)
 
@@ -176,7 +176,7 @@ def next_to_measure(
     front = front[non_dominated(front)] if len(front) else front
     corner = np.minimum(reference, limits)
     held = hypervolume(front, reference) if len(front) else 0.0
-    hopeful = np.flatnonzero(~done & (low < corner).all(axis=1))  # also within the limits
+    hopeful = np.flatnonzero(~done & (low < corner).all(axis=1))  # candidates within the limits
     if not len(hopeful):
         return None
     gains = np.array([hypervolume(np.vstack([front, low[i]]), reference) - held for i in hopeful])

@@ -1,4 +1,4 @@
-"""Measurements of a run: exports and times candidates, and records the results.
+"""Measures candidates of a run: exports and times them, and records the results.
 
 Which candidates are measured is decided in ``measurement_choice.py``.
 """
@@ -40,7 +40,7 @@ class Measurer(Protocol):
 
 
 class CandidateMeasurer:
-    """Decides whether candidates keep the limits, by measurement if that is possible and worthwhile.
+    """Decides whether candidates keep the limits, by measurement if possible and worthwhile.
 
     Measurements are recorded, and the target learns from them.
 
@@ -94,7 +94,7 @@ class CandidateMeasurer:
         return good
 
     def predict(self, item: Candidate) -> Mapping[str, Bounds]:
-        """The target's present predictions for a candidate."""
+        """The target's current predictions for a candidate."""
         return self._target.predict(item.design)
 
     def measure(self, item: Candidate, because: str | None = None) -> bool:
@@ -125,7 +125,7 @@ class CandidateMeasurer:
         notes = measurement_notes(found, self._spec.target.rates, final=False, request=self._spec.space)
         loudest = item.notes.loudness
         if item.measured is not None and loudest is not None and loudness_of(notes) >= loudest:
-            return self.within_limits(item)  # the quieter of two measurements counts
+            return self.within_limits(item)  # the quieter of two measurements is used
         self._trials.note(item.number, **notes, believed_now=believed, measured_because=why)
         good = self._judge(item.number)
         self._learn()
@@ -147,14 +147,14 @@ class CandidateMeasurer:
         return [item for item in found if len(item.rungs) == longest]
 
     def _learn(self) -> None:
-        """Teaches the target all measurements of the run."""
+        """Updates the target's predictions with all measurements of the run."""
         self._target.learn(self._trials.measured())
 
 
 def metrics_of(
     measurement: Measurement, reading: Callable[[Measurement, str], float] = Measurement.metric
 ) -> dict[str, float]:
-    """Every measured metric in the form ``reading``: as taken, corrected for drift, or at the machine's own speed."""
+    """Every measured metric in the form ``reading``: uncorrected, corrected for drift, or at undisturbed speed."""
     found = {}
     for name in sorted(MEASURED_METRICS):
         try:
@@ -165,7 +165,7 @@ def metrics_of(
 
 
 def bounds_of(measurement: Measurement, *, final: bool) -> dict[str, list[float | None]]:
-    """The 95 % interval of each percentile, scaled like ``measured``; None if samples do not bound it."""
+    """The 95 % interval of each percentile, scaled like ``measured``; None if there are too few samples."""
     found: dict[str, list[float | None]] = {}
     for name in PERCENTILES:
         try:
@@ -209,7 +209,7 @@ def measurement_notes(
 
 
 def loudness_of(notes: Mapping[str, object]) -> float:
-    """How disturbed the machine was in a recorded measurement; below 1 is clean."""
+    """Disturbance of the machine during a recorded measurement; below 1 is clean."""
     return Record(notes).get("loudness", float)
 
 

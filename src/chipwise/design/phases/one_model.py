@@ -37,7 +37,7 @@ from chipwise.training.tasks.protocol import Exported, Losses, TaskData
 if TYPE_CHECKING:
     from chipwise.training.loop.progress import Update
 
-FORMAT = "fp32"  # weight format of the trained model
+FORMAT = "fp32"  # weight format of the exported model
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,9 +45,9 @@ class TaskScore:
     """Score of an exported file on a part of a task's data, in the task's metric."""
 
     task: str
-    metric: str  # title, such as accuracy
+    metric: str  # display name, such as accuracy
     split: str  # validation or test
-    value: float  # as displayed: an accuracy instead of an error rate
+    value: float  # as displayed: an accuracy, not an error rate
     low: float | None  # ends of the 95 % interval over entries; None for a single entry
     high: float | None
     entries: int  # number of independent entries: images, speakers, series
@@ -55,7 +55,7 @@ class TaskScore:
 
     @classmethod
     def of(cls, run: RunSpec, losses: Losses, split: str) -> TaskScore:
-        """The score that ``losses`` give."""
+        """The score that results from ``losses``."""
         metric, error = run.task_settings.metric, losses.std_error
         most = 1.0 if metric.unit == "share" else math.inf
         off = 0.0 if error is None else Z95 * error
@@ -79,7 +79,7 @@ class TaskScore:
 class TaskTrained:
     """A model trained on a task's data."""
 
-    folder: Path  # the model in its ecosystem's format, with ``model.onnx``
+    folder: Path  # contains the model in its ecosystem's format, and ``model.onnx``
     steps: int
     tokens: int
     cpu_s: float
@@ -101,7 +101,7 @@ def other_than_text(data: object) -> RunSpec | None:
 def run_of(folder: str | Path, data: object) -> RunSpec | None:
     """The run whose data is used to cut a folder's model: the run in ``data``, else the run that the model won.
 
-    None if that is text, or ``data`` names no run file of another task and the folder is not a winner of one.
+    None for text: if ``data`` is not a run file of another task, and the folder is not such a run's winner.
     """
     if (named := other_than_text(data)) is not None:
         return named
@@ -237,7 +237,7 @@ def layer_losses_on_task(
 
 
 def data_of(folder: Path, run: RunSpec) -> Path:
-    """The data folder of a model's own run or training, else a separate one."""
+    """The data folder of the model's run or training if there is one, else a separate folder."""
     parent = Path(os.path.realpath(folder)).parent
     return parent / "corpus" if holds_run(parent) or (parent / "state").is_dir() else Path("runs") / f"data-{run.name}"
 
@@ -256,7 +256,7 @@ def _folder_of(model: str | Path) -> Path:
 
 
 def _model_of(model: str | Path) -> tuple[ArchSpec, str | None]:
-    """The architecture, and its weights file if that has the torch module's names."""
+    """The architecture, and the weights file if it uses the torch module's names."""
     folder = Path(model)
     if not has_weights(folder):
         return resolve_untrained(model), None
@@ -271,7 +271,7 @@ def _model_of(model: str | Path) -> tuple[ArchSpec, str | None]:
 
 
 def opened(run: RunSpec, folder: Path, arch: ArchSpec) -> TaskData:
-    """The task's data, prepared if missing, and checked against the input of ``arch``."""
+    """The task's data, prepared if missing, and checked against the inputs of ``arch``."""
     if unlike := run.space.kind.other_input(arch, run=run.name):
         raise SpecError(unlike, field=f"space.{run.space.part}")
     data = run.task_settings.open(run.data, base=Path(run.folder), folder=folder, space=run.space)

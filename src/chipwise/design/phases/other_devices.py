@@ -1,4 +1,4 @@
-"""Costs of one architecture on several devices, and how far choices carry over between them.
+"""Costs of one architecture on several devices, and how well choices for one device suit others.
 
 Devices differ by orders of magnitude, so costs are compared as shares: a candidate's cost on a device divided by that
 of a typical candidate there (the median of a common sample of the space). The worst share belongs to the device that
@@ -28,16 +28,16 @@ from chipwise.hardware.runtime import runtimes_for
 from chipwise.model.arch.design import Design
 from chipwise.model.space.search_space import Rows, SearchSpace
 
-ACROSS = "across."  # prefix of a metric's name: its value across several devices
+ACROSS = "across."  # prefix of a metric's name for its value over several devices
 How = Literal["worst", "weighted"]
 Metrics = Callable[[Rows], Mapping[str, Float64Array]]
 LOCAL = "local"  # name of the run's own device
-_TYPICAL = 4_096  # random candidates for the typical cost of each device
+_TYPICAL = 4_096  # random candidates for computing the typical cost on each device
 
 
 @dataclass(frozen=True)
 class Transfer:
-    """How well one device's choices transfer to another, each (devices, devices); rows are the devices chosen for.
+    """How well choices made for one device suit another, (devices, devices); rows are the devices of the choice.
 
     Attributes:
         devices: Names of the devices.
@@ -83,7 +83,7 @@ class Targets:
             self.refresh_typical(name)
 
     def refresh_typical(self, name: str) -> None:
-        """Recomputes the typical costs of a device whose metrics have changed."""
+        """Recomputes the typical cost on a device whose metrics have changed."""
         found = self._metrics[name](self._sample)
         self.typical[name] = {metric: float(np.median(values)) for metric, values in found.items()}
 

@@ -35,8 +35,8 @@ from chipwise.training.tasks.protocol import task_named
 Progress = Callable[[str, float], None]
 Predict = Callable[[Design], Mapping[str, Bounds]]
 MOST_DRAWS, MOST_SAMPLES = 10_000_000, 1_000
-_STARTS = 4  # starting points of hill climbing for each extreme
-_CLIMB = 60  # most steps, each changing the choice that helps most
+_STARTS = 4  # starting points of hill climbing per extreme
+_CLIMB = 60  # most steps; each changes the choice that helps most
 _CLIMB_ROWS = 40_000  # approximate rows priced per extreme; large spaces get fewer starts and steps
 
 
@@ -61,7 +61,7 @@ class Extreme:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Overview:
-    """Overview of a search space. ``feasible_share`` refers to ``drawn`` candidates with uniform choices.
+    """Overview of a search space. ``feasible_share`` is estimated from ``drawn`` uniformly sampled candidates.
 
     ``unjudged`` are the limits on metrics that cannot be predicted; ``closest`` explains which limits are out of reach
     if no candidate keeps the others.
@@ -162,7 +162,7 @@ def _example(space: SearchSpace, metrics: Metrics, predict: Predict, row: NDArra
 def _climbed(
     space: SearchSpace, metrics: Metrics, name: str, rows: Rows, values: NDArray[np.float64], sign: float
 ) -> NDArray[np.int64]:
-    """The row with the least ``sign`` × metric, found by hill climbing from the best random ones."""
+    """The row with the least ``sign`` × metric, found by hill climbing from the best random rows."""
     best: NDArray[np.int64] = rows[0]
     reached = np.inf
     around_each = int(space.cardinalities.sum())
@@ -258,7 +258,7 @@ def overview_of(
 
 
 def _read(file: str | Path) -> tuple[Mapping[str, object], bool]:
-    """The fields of a run file, and whether the file has only a space."""
+    """The fields of a run file, and whether the file contains only a space."""
     data = read_yaml(file)
     if "start_from" in data:
         raise SpecError(NO_SPACE, file=str(file), field="start_from")
@@ -314,7 +314,7 @@ def _metrics(
 
 
 def _served(device: str, runtime: str | None, target: TargetSpec) -> tuple[datasheet.DeviceProfile, TargetSpec]:
-    """The data sheet and its deployment: as in the file's target if it names the device, else the defaults."""
+    """The data sheet and its deployment: those of the file's target if it names the device, else defaults."""
     sheet = datasheet.load(device)
     stated_there = target.sheet is not None and target.sheet.name == sheet.name
     if stated_there and runtime in (None, target.runtime):

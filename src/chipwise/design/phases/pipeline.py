@@ -1,4 +1,4 @@
-"""One search, phase by phase: data, calibration, screening, trainings, measurements, the winner, the report."""
+"""One search, phase by phase: data, calibration, screening, trainings, measurements, winner, report."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ from chipwise.model.space.search_space import Rows
 from chipwise.training.tasks.protocol import TaskData
 from chipwise.training.trainers.protocol import Setup, Trainer, open_trainer
 
-REMEMBERED_S = 1.0  # interval, in CPU seconds, for saving the spent budget
+REMEMBERED_S = 1.0  # CPU seconds between two saves of the spent budget
 
 
 @dataclass(frozen=True)
@@ -123,7 +123,7 @@ class Search(StoredRun):
         )
 
     def _take_results(self) -> None:
-        """Records a kit's measurements of a finished run, teaches the target, and ranks the contenders again."""
+        """Records a kit's measurements of a finished run, updates the target, and ranks the contenders again."""
         notes, target = self.kit_notes(), self._opened()
         if target is None or not notes:
             return
@@ -172,7 +172,7 @@ class Search(StoredRun):
         return spec.task_settings.open(spec.data, base=Path(spec.folder), folder=self.folder.corpus, space=spec.space)
 
     def _score(self, finals: Finals, winner: Candidate, reference: Candidate | None) -> None:
-        """Scores winner and reference design on test data, and stores samples of their outputs."""
+        """Scores winner and reference design on test data, and stores examples of their outputs."""
         self.study.remember(test=finals.test(winner, reference), samples=finals.samples(winner, reference))
 
     def _prepare(self) -> Prepared:
@@ -197,9 +197,7 @@ class Search(StoredRun):
         except OutOfReach as error:
             if not any(item.rungs for item in self._candidates()):
                 raise
-            limits = loosened(
-                limits, error.beyond
-            )  # continue with loosened limits, to end with the design that comes closest
+            limits = loosened(limits, error.beyond)  # continue with loosened limits, to end with the closest design
             screened = screen(self.space, metrics, limits, seed=spec.seed)
         self._remember_screened(screened)
         self._phase("choosing the reference design")
@@ -218,7 +216,7 @@ class Search(StoredRun):
             law=spec.task_settings.law,
             seed=spec.seed,
         )
-        if spec.quality.chosen == "proxy":  # all trainings are full ones, so only the law chooses the reference design
+        if spec.quality.chosen == "proxy":  # without short trainings, only the law can choose the reference design
             references = sorted(references, key=lambda item: chooser.law_of(item.notes.choices))[:1]
         self.budget.set_aside(target, tasks)
         evaluation = TaskEvaluation(spec, tasks, self.trials, self.folder, on_progress=self._detail)
@@ -259,7 +257,7 @@ class Search(StoredRun):
     def _earlier_reference(self, ready: Prepared) -> Candidate | None:
         """The largest earlier reference design within the limits that was trained in full, if no current one was.
 
-        Under looser limits it is no longer the largest within them, and the budget may be too small for that one.
+        Under looser limits a larger reference design may exist, for which the budget may be too small.
         """
         good = [
             item
@@ -359,7 +357,7 @@ class Search(StoredRun):
     def _fair_reference(
         self, ready: Prepared, halving: Halving, finals: Finals, winner: Candidate, reference: Candidate | None
     ) -> tuple[Candidate, Candidate | None]:
-        """Winner, and a reference design that was measured within the limits next to it.
+        """The winner, and a reference design that was measured within the limits.
 
         If the reference design breaks a limit in its final form, the next largest that keeps the limits is trained as
         long and replaces it, if the budget allows.
@@ -381,7 +379,7 @@ class Search(StoredRun):
         return self.trials[winner.number], None if reference is None else self.trials[reference.number]
 
     def _explain(self, ready: Prepared, halving: Halving) -> None:
-        """Stores the findings about the answer; a run is complete without them if they cannot be computed."""
+        """Stores the explanations of the result; a run is complete without them if they cannot be computed."""
         self._phase("explaining the answer")
         trained = [item for item in self.trials.all() if item.rungs and not item.is_reference]
         alone = self.allowance.alone
@@ -415,7 +413,7 @@ class Search(StoredRun):
         return [item for item in self.trials.all() if not item.is_reference]
 
     def _close(self, item: Candidate) -> None:
-        """Ends a trial that is still open: with its values if it was trained, otherwise as set aside."""
+        """Ends an open trial: with its values if it was trained, otherwise as set aside."""
         if item.loss is None:
             self.trials.fail(item.number, "set aside before training")
             return
@@ -456,7 +454,7 @@ class Search(StoredRun):
             self.study.remember(spent=self.ledger.save(), stopped=stopped)
             save(self._record(), self.folder.record)
         except (ChipwiseError, OSError):
-            return  # the user must see the reason why the search stopped
+            return  # the user must see why the search stopped
 
     def _phase(self, name: str) -> None:
         self.ledger.begin(name)

@@ -1,4 +1,4 @@
-"""The reference design of a run: the strongest model that a careful engineer would choose for the same limits.
+"""The reference design of a run: the strongest conventional model for the same limits.
 
 Its proportions are the task's (``training/tasks/``), such as those of Llama. Of the designs that the cost model
 predicts within the limits, the largest that the training budget can still train is chosen. For each family (such as a
@@ -95,7 +95,7 @@ def largest_within(
 
 
 def _earlier(trials: Trials, choices: Mapping[str, object]) -> Candidate | None:
-    """An earlier reference design with the same architecture, under other limits or budgets; it is used again."""
+    """An earlier reference design with the same architecture, under other limits or budgets, to be used again."""
     for item in trials.all():
         if item.is_reference and item.alive and item.notes.earlier and dict(item.notes.choices) == dict(choices):
             trials.note(item.number, earlier=False)
@@ -106,7 +106,7 @@ def _earlier(trials: Trials, choices: Mapping[str, object]) -> Candidate | None:
 def _largest_first(
     spec: RunSpec, target: Target, family: Hashable
 ) -> list[tuple[Mapping[str, object], Mapping[str, Bounds]]]:
-    """Designs predicted within the limits, most parameters first; among equal ones the fastest first.
+    """Designs predicted within the limits, most parameters first; the faster first among equal ones.
 
     Designs that also keep the soft limits come before all others; those too large for their training come last, the
     smallest first. Each measurement corrects later predictions.

@@ -22,8 +22,8 @@ from chipwise.design.targets.target import Target
 from chipwise.errors import SpecError
 from chipwise.training.evaluations.data import Task
 
-MEASURING_S, MEASURING_SHARE = 5.0, 0.04  # CPU seconds and share of the budget for measuring the finalists
-ENDING_S, ENDING_SHARE = 4.0, 0.01  # the same for the end of the run: test text, explanations, report
+MEASURING_S, MEASURING_SHARE = 5.0, 0.04  # CPU seconds, and share of the budget, for measuring the finalists
+ENDING_S, ENDING_SHARE = 4.0, 0.01  # same, for the end of the run: test text, explanations, report
 FINALS_S = 60.0  # CPU seconds for measuring the finalists, if the budget covers only trainings
 ROUND_S = 10.0  # advised budgets are multiples of this
 
@@ -39,8 +39,8 @@ class RunBudget:
 
     def __init__(self, spec: RunSpec, trials: Trials, ledger: Ledger) -> None:
         self._spec, self._trials, self._ledger = spec, trials, ledger
-        self.allowance = spec.allowance  # budget of trainings
-        self._measuring_s = self._reserve_s = 0.0  # shares of a total budget reserved for the end
+        self.allowance = spec.allowance  # budget for trainings
+        self._measuring_s = self._reserve_s = 0.0  # parts of a total budget reserved for the end
 
     @property
     def supernet_s(self) -> float:
@@ -63,7 +63,7 @@ class RunBudget:
         return FINALS_S - self._ledger.settle().get("measuring the finalists", 0.0)
 
     def set_aside(self, target: Target | None, tasks: Mapping[str, Task]) -> None:
-        """Reserves the cost of measuring, tasks and report at the end, if the budget includes it."""
+        """Reserves the cost of measuring, tasks and report at the end, if the budget includes them."""
         if self.allowance.whole:
             total_s, by_matrix = self.allowance.total, chosen_by_matrix(self._spec, target)
             self._measuring_s = measuring_s(total_s, by_matrix=by_matrix)
@@ -82,7 +82,7 @@ class RunBudget:
         require_budget(self._spec, spent_s=self._ledger.total_s, ahead_s=ahead_s, trainings=trainings)
 
     def plan(self, references: Sequence[Candidate]) -> tuple[Rung, ...]:
-        """Distribution of the remaining budget over trainings; a resumed search has the same.
+        """Plan of trainings for the remaining budget; a resumed search gets the same plan.
 
         With another budget there is another plan, in which finished trainings count.
         """
@@ -96,10 +96,10 @@ class RunBudget:
         return plan
 
     def _plan_of_rest(self, references: Sequence[Candidate]) -> tuple[Rung, ...]:
-        """The remaining budget for new candidates, after the needs of the reference designs.
+        """Plan for new candidates, after reserving the needs of the reference designs.
 
         Raises:
-            SpecError: It is too small for one final training.
+            SpecError: The rest is too small for one final training.
         """
         done = [charge_of(item, self.allowance) for item in references]
         supernet_s = (

@@ -1,4 +1,4 @@
-"""Builds the record of a run, which the report shows, from its folder and study. Works at any moment of a run."""
+"""Builds a run's record for its report, from its folder and study; also of an unfinished run."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from chipwise.model.space.designs import summary
 from chipwise.model.space.search_space import SearchSpace
 from chipwise.predict.cost.model import Predicted
 
-Factor = Callable[[Candidate], float]  # factor on a candidate's bits per byte
+Factor = Callable[[Candidate], float]  # factor on a candidate's loss
 
 
 def make_record(
@@ -110,7 +110,7 @@ def _budget(spec: RunSpec, memory: Mapping[str, object], items: Sequence[Candida
 
 
 def _law(memory: Mapping[str, object]) -> rec.ByLaw | None:
-    """Stored answer of a search by law; None if the search trains."""
+    """The stored result of a search by law; None if the search trains."""
     if "law" not in memory:
         return None
     plan = memory.get("plan")
@@ -183,7 +183,7 @@ def _trial(spec: RunSpec, item: Candidate, others: OtherDevices) -> rec.Trial:
 
 
 def intervals_of(noted: Mapping[str, Sequence[float | None]]) -> dict[str, Predicted]:
-    """Stored predictions in the record's form: a value and its bounds by metric."""
+    """Stored predictions in the record's form: a value and bounds by metric."""
     return {
         metric: Predicted(value=value, low=low, high=high)
         for metric, (value, low, high) in noted.items()
@@ -192,7 +192,7 @@ def intervals_of(noted: Mapping[str, Sequence[float | None]]) -> dict[str, Predi
 
 
 def score_of(result: Mapping[str, object]) -> rec.TaskScore:
-    """A stored result in the record's form."""
+    """A stored task result in the record's form."""
     if "failed" in result:
         return rec.TaskScore(failed=str(result["failed"]))
     known = {item.name: result[item.name] for item in fields(rec.TaskScore) if item.name in result}
@@ -320,7 +320,7 @@ def _cloud(rows: list[list[float]]) -> rec.Cloud:
 
 
 def _history(spec: RunSpec, items: list[Candidate], factor: Factor) -> list[rec.HistoryPoint]:
-    """Best quality and hypervolume as trainings ended, against the CPU time of the trainings before."""
+    """Best quality and hypervolume after each training, over the CPU time of the trainings so far."""
     if spec.quality.chosen == "law":
         return []  # nothing was trained
     kept, points = _points(spec, items, factor)

@@ -16,7 +16,7 @@ from chipwise.model.space.designs import summary
 from chipwise.model.space.search_space import Rows, SearchSpace
 
 STALE_ROUNDS = 8  # rounds without progress after which evolution towards the limits stops
-Metrics = Callable[[Rows], Mapping[str, Float64Array]]  # free metrics of candidates, by name
+Metrics = Callable[[Rows], Mapping[str, Float64Array]]  # metrics of candidates that need no training, by name
 
 
 @dataclass(frozen=True)
@@ -26,8 +26,8 @@ class Screened:
     rows: Rows
     metrics: Mapping[str, Float64Array]
     priced: int
-    priced_per_s: float  # distinct candidates
-    feasible_share: float  # share of the first random candidates
+    priced_per_s: float  # distinct candidates per second
+    feasible_share: float  # share of the first random candidates within the limits
     cloud: list[list[float]]  # a sample: [tpot_p50, peak_memory, parameters, feasible 0/1]
 
 
@@ -95,7 +95,7 @@ def screen(
 
 
 def loosened(constraints: Iterable[Constraint], beyond: float) -> tuple[Constraint, ...]:
-    """Loosens hard limits by the share ``beyond``."""
+    """Hard limits loosened by the relative amount ``beyond``."""
     return tuple(
         replace(item, limit=item.limit * (1 + beyond * (1.001 if item.op == "<=" else -1.001))) if item.hard else item
         for item in constraints

@@ -1,4 +1,4 @@
-"""A search of a space with its folder and its study, whether designs are trained or ranked by a law."""
+"""Base of searches with a folder and a study, whether designs are trained or ranked by a law."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from chipwise.model.space.search_space import SearchSpace
 
 
 class StoredRun:
-    """A run with its study, taken up where it was left.
+    """A run with its study; an interrupted run continues.
 
     Args:
         spec: The run.
         folder: The run's folder, open.
         observer: Called on every change.
-        status: What the observer is shown.
+        status: Initial status for the observer.
     """
 
     def __init__(self, spec: RunSpec, folder: RunFolder, observer: Observer, status: Status) -> None:
@@ -45,7 +45,7 @@ class StoredRun:
         self.ledger = Ledger(Record(self.study.memory).get("spent", dict[str, float], {}), file=folder.spent)
 
     def kit_notes(self) -> dict[int, dict[str, object]]:
-        """Notes on trials that kits measured and that are not recorded yet; why others are ignored is remembered."""
+        """Notes on trials from kits that are not recorded yet; remembers why other results are ignored."""
         told: list[str] = []
         notes = kit_notes(self.trials, self.spec, self.folder, on_note=told.append)
         if told != self.study.memory.get("kit_notes", []):
@@ -53,7 +53,7 @@ class StoredRun:
         return notes
 
     def write(self, found: RunRecord) -> None:
-        """Writes the record of a run that has ended, its report, table and card."""
+        """Writes the record of a finished run, and its report, table and card."""
         save(found, self.folder.record)
         output.write(found, self.folder.path)
         self.status.done = True

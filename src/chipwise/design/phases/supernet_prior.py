@@ -1,11 +1,11 @@
-"""The supernet of a run: trained once over designs within the limits; its scores are a prior that trainings correct.
+"""The supernet of a run: trained once on designs within the limits; its scores are a prior for the quality model.
 
 Training and scores are stored in ``supernet/`` of the run's folder and can be resumed. The quality of a candidate is
 the scaling law's prediction, times the supernet's correction weighted by a trust, times the quality model's correction.
 The trust starts at a fixed value and is updated by the run's own trainings.
 
 References:
-    An expensive quantity as a scaled cheap one and a difference: Kennedy & O'Hagan 2000, Biometrika 87:1.
+    An expensive quantity modelled as a scaled cheap one plus a difference: Kennedy & O'Hagan 2000, Biometrika 87:1.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from chipwise.training.supernet.whole import whole_of
 from chipwise.training.tasks.protocol import TaskData
 from chipwise.training.trainers.protocol import Trainer
 
-TRAINED = 512  # designs that share the supernet's weights, at most
+TRAINED = 512  # most designs that share the supernet's weights
 FEWEST_SCORED, MOST_SCORED = 12, 160  # number of designs scored before other trainings
 SCORING_SHARE = 0.2  # share of the training's budget for scoring
 SCORE_BYTES = 30_000  # bytes of validation text for scoring a design
@@ -61,7 +61,7 @@ class Supernet:
         self._weights: str | None = None
 
     def train(self, trainer: Trainer, on_progress: Callable[[float], None]) -> None:
-        """Trains, or continues training. ``on_progress`` is called with the finished share about once a second.
+        """Trains, or continues training. ``on_progress`` is called about once a second with the share done.
 
         Raises:
             WorkerError: The training failed; the message says why.
@@ -113,12 +113,12 @@ class Supernet:
 
 
 def designs_to_score(budget_s: float) -> int:
-    """Number of designs that are scored after a training of ``budget_s``."""
+    """Number of designs to score after a training of ``budget_s``."""
     return int(min(MOST_SCORED, max(FEWEST_SCORED, SCORING_SHARE * budget_s / SCORING_S)))
 
 
 def planned_cpu_s(budget_s: float) -> float:
-    """CPU seconds that a run sets aside for a training of ``budget_s`` and its scores."""
+    """CPU seconds reserved for a training of ``budget_s`` and its scores."""
     return budget_s + designs_to_score(budget_s) * SCORING_S if budget_s else 0.0
 
 
@@ -128,7 +128,8 @@ class SupernetPrior:
     Args:
         problem: The search.
         encoder: Encoder of rows.
-        rows: Scored rows, (n, d). residuals: log(score / law) of each, (n,).
+        rows: Scored rows, (n, d).
+        residuals: log(score / law) of each row, (n,).
         seed: Seed of the model that interpolates to other rows.
     """
 
@@ -138,11 +139,11 @@ class SupernetPrior:
         self._model = QualityModel(problem, seed=seed, encoder=encoder).fit(rows, values)
 
     def __call__(self, rows: Rows) -> Float64Array:
-        """Above 0 if the supernet's loss is higher than the law predicts, (n,)."""
+        """The prior for rows, (n,); above 0 if the supernet's loss is higher than the law predicts."""
         return np.asarray(self._model.predict(rows)[0] - self._centre)
 
     def trust(self, rows: Rows, residuals: ArrayLike) -> float:
-        """Trust in the prior from trainings of ``rows``: the slope of ``residuals`` on it, at least 0.
+        """Trust in the prior, from trainings of ``rows``: the slope of ``residuals`` against the prior, at least 0.
 
         It is shrunk towards ``TRUST`` with the weight of ``WEIGHT`` trainings.
         """

@@ -1,4 +1,4 @@
-"""Evaluates the user's tasks at the end of a run: each contender is fine-tuned, and evaluated as deployed.
+"""Evaluates the user's tasks at the end of a run: each contender is fine-tuned, exported and evaluated.
 
 A contender's classifier is stored in ``trials/<number>/tasks/<task>/`` and its result in the trial, so that a resumed
 run evaluates nothing twice. Contenders are tuned in parallel processes.
@@ -25,8 +25,8 @@ from chipwise.training.evaluations.classifier import FOLDER, copy_classifier
 from chipwise.training.evaluations.data import Task, load_task
 from chipwise.training.evaluations.worker import TaskJob
 
-BAR_SHARE = 0.1  # CPU time of the bag of words relative to tuning one model
-CONTENDERS = 3  # two finalists and the baseline
+BAR_SHARE = 0.1  # CPU time of the TF-IDF baseline relative to tuning one model
+CONTENDERS = 3  # two finalists and the reference design
 SPARE = 3  # further candidates to evaluate if no finalist reaches the minimum scores
 COMMAND = [sys.executable, "-m", "chipwise.training.evaluations.worker"]
 _POLL_S = 0.1
@@ -52,14 +52,14 @@ def load_tasks(spec: RunSpec | StartSpec) -> dict[str, Task]:
 
 
 def planned_cpu_s(tasks: Mapping[str, Task]) -> float:
-    """CPU seconds that the run sets aside for its tasks."""
+    """CPU seconds reserved for a run's tasks."""
     from chipwise.training.evaluations.evaluate import expected_cpu_s
 
     return sum((CONTENDERS + BAR_SHARE) * expected_cpu_s(task) for task in tasks.values())
 
 
 class TaskEvaluation:
-    """Evaluates contenders, and a bag-of-words baseline, on the run's tasks.
+    """Evaluates contenders and a TF-IDF baseline on the run's tasks.
 
     Args:
         spec: The run.
@@ -99,7 +99,7 @@ class TaskEvaluation:
             self._trials.note(number, tasks={**self._trials[number].tasks, name: result})
 
     def baselines(self, known: Mapping[str, object]) -> dict[str, object]:
-        """Results of a bag of words by task; see :func:`bag_of_words`."""
+        """Results of the TF-IDF baseline by task; see :func:`bag_of_words`."""
         return bag_of_words(self._tasks, known, on_progress=self._on_progress)
 
     def missed(self, item: Candidate) -> list[Constraint]:
@@ -108,7 +108,7 @@ class TaskEvaluation:
         return [floor for floor in self._spec.floors if floor.metric not in reached or broken((floor,), reached)]
 
     def ship(self, winner: Candidate, target: Path) -> dict[str, dict[str, object]]:
-        """Copies the winner's classifiers next to it; returns their scores for the winner's file of promises."""
+        """Copies the winner's classifiers next to it; returns their scores for ``chipwise.json``."""
         found: dict[str, dict[str, object]] = {}
         for name, result in winner.tasks.items():
             source = self._place(winner, name)
@@ -141,7 +141,7 @@ class TaskEvaluation:
 def bag_of_words(
     tasks: Mapping[str, Task], known: Mapping[str, object], *, on_progress: Callable[[str], None] = lambda detail: None
 ) -> dict[str, object]:
-    """Results of a bag of words by task, or the reason for failure; those in ``known`` are not computed again."""
+    """Results of the TF-IDF baseline by task, or the reason for failure; those in ``known`` are reused."""
     from chipwise.training.evaluations.baseline import baseline
 
     found: dict[str, object] = dict(known)

@@ -1,4 +1,4 @@
-"""Training plan of a design that was chosen without training: tokens, recipe, time, price, expected loss.
+"""Training plan for a design that was chosen without training: tokens, recipe, time, price, expected loss.
 
 The recipe is that of ``chipwise train``, whose rates fall with the root of the width (measured over widths from 64 to
 256: docs/notes/training.md), so the rates of a wide model are transferred, not tuned. Hours come from the estimate of
@@ -55,7 +55,7 @@ class TrainingPlan(Result):
     devices: int
     step: Predicted  # seconds of an optimiser step
     mfu: float
-    memory_bytes: float  # on the fullest device
+    memory_bytes: float  # on the device that needs most
     device_hours: Predicted
     usd: Predicted | None  # None if the data sheet states no price
     loss: ExpectedQuality
@@ -171,7 +171,7 @@ def write_training_plan(
 def _largest(
     arch: ArchSpec, sheet: DeviceProfile, *, devices: int, window: int, share: int
 ) -> tuple[int, bool, TrainingEstimate]:
-    """Sequences at once (a divisor of ``share``), whether activations are recomputed, and the step."""
+    """Largest batch (a divisor of ``share``), whether activations are recomputed, and the step's estimate."""
     weights = wide_format(sheet)
     request = resolved(
         Request(model=arch, deployment=Deployment(device=sheet, runtime="torch-compile", weights=weights, dp=devices))

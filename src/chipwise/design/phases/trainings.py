@@ -31,7 +31,7 @@ def require_disk(message: str, folder: Path) -> None:
 
 
 class Trainings:
-    """The trainings of one run's candidates, done by its trainer.
+    """Trains the candidates of one run with its trainer.
 
     Args:
         trainer: Runs the trainings.
@@ -61,7 +61,7 @@ class Trainings:
         self._train, self._threads = train or TrainSpec(), threads
 
     def run(self, jobs: Sequence[Job]) -> Iterator[tuple[Job, dict[str, object] | ChipwiseError]]:
-        """Each job with its result or its error, in the order of completion.
+        """Each job with its result or error, in the order of completion.
 
         Jobs that differ only in weight format, or in a denoiser's steps, share one training.
 

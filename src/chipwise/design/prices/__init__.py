@@ -1,1 +1,1 @@
-"""Costs of whole search spaces: tables of prices of parts, and sums over a candidate's parts."""
+"""Costs of whole search spaces: tables of block prices, and their sums over a candidate's blocks."""

@@ -1,8 +1,8 @@
-"""Sums of block prices for many candidates at once: one fused table, one gather per layer.
+"""Sums block prices for many candidates at once: one fused table, one gather per layer.
 
-Attention and FFN of a layer share a cell that holds their sum, for each place of a layer (inner, last, sharing weights,
-absent); columns of zeros are left out. The choices of rows are read column by column from a transposed block, which
-stays in the caches.
+A cell of the table holds the sum of a layer's attention and FFN, for each role of a layer (inner, last, sharing
+weights, absent); columns of zeros are left out. The genes of rows are read column by column from a transposed block
+that fits in the caches.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from chipwise.model.space.search_space import Rows, SearchSpace
 from chipwise.model.space.space_spec import LAYER_CHOICES, LAYER_WEIGHTS
 
 Index = NDArray[np.intp]
-_BETWEEN, _SHARER = 0, 2  # numbers of places; one more where the layer is the last, and the last place is absent
-_FUSED_BYTES = 64e6  # above it attention and FFN are looked up separately
+_BETWEEN, _SHARER = 0, 2  # indices of roles; add one for the last layer; the last role is "absent"
+_FUSED_BYTES = 64e6  # for larger tables, attention and FFN are looked up separately
 
 
 @dataclass(frozen=True)
@@ -28,15 +28,15 @@ class BlockPrices:
     parameters. Attention is indexed by its weight format, width, convolutions, head size and pair, an FFN by its weight
     format, width, convolutions, kind and FFN width."""
 
-    ends: Float64Array  # (width, vocabulary, tied, columns): a model of one bare layer
-    bare: Float64Array  # like attention, by width: the bare layer that ``ends`` includes
+    ends: Float64Array  # (width, vocabulary, tied, columns): a model with one bare layer
+    bare: Float64Array  # indexed like attention, by width: the bare layer that ``ends`` includes
     attention: Float64Array
     last_attention: Float64Array
     ffn: Float64Array
     last_ffn: Float64Array
-    cache: Float64Array | None  # like attention: another layer that shares weights; None if sharing is not possible
-    ends_room: Float64Array  # like ends: bytes of the head's activations, without the columns
-    attention_room: Float64Array  # of each block's, likewise
+    cache: Float64Array | None  # like attention: one more layer that shares weights; None without sharing
+    ends_room: Float64Array  # indexed like ends: bytes of the head's activations
+    attention_room: Float64Array  # same, of each attention block
     ffn_room: Float64Array
 
 
@@ -59,7 +59,7 @@ class Lookup:
         self._rooms = prices.attention_room, prices.ffn_room
         attention, ffn = ([pair[i][..., self._used] for pair in places] for i in (0, 1))
         self._attentions, self._ffns = prices.attention_room.size, prices.ffn_room.size
-        each = self._attentions * self._ffns // math.prod(prices.ffn_room.shape[:3])  # axes of both
+        each = self._attentions * self._ffns // math.prod(prices.ffn_room.shape[:3])  # axes of both blocks
         self._fused = len(places) * each * (len(self._used) + 1) * 8 <= _FUSED_BYTES
         if self._fused:
             room = np.maximum(prices.attention_room[..., None, None], prices.ffn_room[:, :, :, None, None])
@@ -70,7 +70,7 @@ class Lookup:
         self._place = self._place_of(len(places))
 
     def _place_of(self, places: int) -> NDArray[np.int64]:
-        """The place of each layer, (layer, sharing × depth)."""
+        """The role of each layer, (layer, sharing × depth)."""
         spec = self._space.spec
         place = np.full((max(spec.depth), len(spec.sharing), len(spec.depth)), places - 1)
         for s, sharing in enumerate(spec.sharing):
@@ -81,7 +81,7 @@ class Lookup:
         return place.reshape(len(place), -1)
 
     def __call__(self, rows: Rows) -> tuple[Float64Array, Float64Array]:
-        """Summed columns, (columns, n), and the activations of the widest block or head, (n,)."""
+        """Summed columns, (columns, n), and the activations of the largest block or head, (n,)."""
         spec, index = self._space.spec, self._space.index
         genes = np.ascontiguousarray(rows.T, dtype=np.intp)
         where = genes[index["sharing"]] * len(spec.depth) + genes[index["depth"]]
@@ -120,7 +120,7 @@ class Lookup:
         return sums, widest
 
     def _read(self, genes: Index, name: str, layer: int, where: Index) -> Index:
-        """The choices of ``layer`` in each row, (n,)."""
+        """Genes of ``layer`` in each row, (n,)."""
         slots = self._space.slots[name].of[:, :, layer].ravel()
         columns = self._space.columns[name]
         alike = (slots == slots[0]).all()
@@ -129,7 +129,7 @@ class Lookup:
 
 
 def _places(prices: BlockPrices) -> list[tuple[Float64Array, Float64Array]]:
-    """Prices of attention and FFN in every place; a layer that shares weights has its own cache but no weights."""
+    """Prices of attention and FFN in every role; a layer that shares weights has its own cache but no weights."""
     found = [(prices.attention, prices.ffn), (prices.last_attention, prices.last_ffn)]
     if prices.cache is not None:
         last = prices.cache - prices.bare  # a last layer replaces the bare one that ``ends`` includes
@@ -141,7 +141,7 @@ def _places(prices: BlockPrices) -> list[tuple[Float64Array, Float64Array]]:
 
 
 def _stacked(places: list[Float64Array], room: Float64Array) -> Float64Array:
-    """A table with one row per cell, place after place; the last column holds activations, 0 for absent layers."""
+    """A table with one row per cell, ordered by role; the last column is activations, 0 for absent layers."""
     rooms = np.stack([*[room] * (len(places) - 1), np.zeros_like(room)])
     both = np.concatenate([np.stack(places), rooms[..., None]], axis=-1)
     return np.ascontiguousarray(both.reshape(-1, both.shape[-1]))

@@ -1,9 +1,9 @@
 """Prices of a whole space: each distinct block is priced once; a candidate is a gather and a sum.
 
-A space is discrete, so its blocks repeat. Every distinct block is lowered to operators and priced once with the plain
-scalar code; the prices are kept in arrays; a million candidates cost a few array operations. Prices are columns that
-add (seconds that do not depend on the rest of the model, bytes that stream through the caches, …), and a last function
-of the summed columns gives the latency, so effects of the whole working set are kept.
+A space is discrete, so its blocks repeat. Every distinct block is lowered to operators and priced once by the scalar
+code; prices are stored in arrays, so that pricing a million candidates takes a few array operations. Prices are
+additive columns (seconds that do not depend on the rest of the model, bytes that stream through the caches, …). A
+function of the summed columns gives the latency, which can therefore depend on the whole working set.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ from chipwise.model.walk.lower import lower
 from chipwise.predict.cost.memory import layer_activation_bytes, memory_parts
 from chipwise.predict.cost.pricing import combine, op_price
 
-BLOCK = 8_192  # rows priced at once, so that data stays in the caches
+BLOCK = 8_192  # rows priced at a time, so that their data fits in the caches
 
 
 class Pricer(Protocol):
-    """A cost model that prices blocks separately and models by their sums."""
+    """A cost model that prices blocks separately, and models by the sums of their blocks."""
 
     def pass_columns(self, design: Design, workload: Workload, phase: Phase) -> Float64Array:
         """The additive columns of one pass, (columns,)."""
@@ -46,20 +46,20 @@ class Pricer(Protocol):
     def latencies_s(
         self, prefill: Float64Array, decode: Float64Array, *, logits: Float64Array
     ) -> tuple[Float64Array, Float64Array]:
-        """Median TTFT and TPOT, each (n,), of models with the column sums ``prefill`` and ``decode``.
+        """Median TTFT and TPOT, each (n,), of models with column sums ``prefill`` and ``decode``.
 
-        ``prefill`` and ``decode`` are (n, columns); ``logits`` (n,) are the values from which tokens are chosen.
+        ``prefill`` and ``decode`` are (n, columns); ``logits`` (n,) is the number of logits per pass.
         """
         ...
 
     def stored_bytes(self, design: Design, workload: Workload) -> float:
-        """Resident bytes of a design's weights and cache; layers add."""
+        """Resident bytes of a design's weights and cache; additive over layers."""
         ...
 
     def activation_bytes(self, layer: Layer | None, design: Design, workload: Workload) -> float:
-        """Bytes that a pass needs at once inside a layer of models like ``design``, or in its head where it is None.
+        """Bytes of activations inside ``layer`` in models like ``design``; inside the head if ``layer`` is None.
 
-        Of a model's blocks and its head the widest counts.
+        The largest value over blocks and head is a model's activation memory.
         """
         ...
 
@@ -69,7 +69,7 @@ class Pricer(Protocol):
 
 
 class OperatorPricer:
-    """The part of a Pricer that prices a pass operator by operator, each distinct one once."""
+    """Base of pricers that price a pass operator by operator, each distinct operator once."""
 
     def __init__(self) -> None:
         self._known: dict[Op, Float64Array] = {}
@@ -109,13 +109,13 @@ class ProfilePricer(OperatorPricer):
         )
 
     def stored_bytes(self, design: Design, workload: Workload) -> float:
-        """Bytes of weights, in as many copies as the runtime holds, and of the cache."""
+        """Bytes of weights, times the number of copies in the runtime, plus bytes of the cache."""
         profile = self.profile
         parts, cost = memory_parts(design, workload, runtime=profile.runtime), profile.memory
         return parts.peak_bytes(cost) - parts.activation_bytes - cost.base_bytes
 
     def activation_bytes(self, layer: Layer | None, design: Design, workload: Workload) -> float:
-        """See :func:`chipwise.predict.cost.memory.layer_activation_bytes`; those of the head were in no calibration."""
+        """See :func:`chipwise.predict.cost.memory.layer_activation_bytes`; those of the head were not calibrated."""
         return 0.0 if layer is None else layer_activation_bytes(layer, design.arch, workload)
 
     def base_bytes(self) -> float:
@@ -136,10 +136,10 @@ class Costs:
 class PriceTable:
     """Prices of all blocks of ``space`` for one workload; ``table(rows)`` prices candidates.
 
-    A block's price is the difference it makes to a small model, so it includes everything that lowering does (a fused
-    residual, prefill that drops all but the last position after the last attention); the last layer has separate
-    prices. Prices hold the columns of both phases, stored bytes, and parameters; activations do not add, so the widest
-    counts.
+    A block's price is the difference it makes to a small model, so it includes all effects of lowering (a fused
+    residual; prefill that keeps only the last position after the last attention); the last layer has separate prices.
+    Prices contain the columns of both phases, stored bytes, and parameters; activations are not additive, so their
+    maximum is used.
     """
 
     def __init__(self, space: SearchSpace, workload: Workload, pricer: Pricer) -> None:
@@ -148,12 +148,12 @@ class PriceTable:
         self._prefill_columns = 0
         spec = space.spec
         self._first = (spec.head_size[0], spec.attention_choices()[0])
-        # Prices of blocks depend on the head's weight format, of images on how many positions a stem makes, of requests
-        # on the kind of attention; steps multiply a pass.
+        # Prices of blocks depend on the head's weight format, for images on the positions after the stem, for ranking
+        # requests on the kind of attention; the number of steps multiplies a pass.
         own = spec.kind.choices
-        decoded = LATENTS in own  # once an image: its part of a pass depends on how many there are
+        decoded = LATENTS in own  # decoded once per image, so its share of a pass depends on their number
         self._apart = ("weights", *(name for name in own if name != "steps" or decoded))
-        self._chosen: dict[str, Any] = {}  # of these, while blocks are priced
+        self._chosen: dict[str, Any] = {}  # current choices of these while blocks are priced
         self._lookups: dict[int, Lookup] = {}
 
     def __call__(self, rows: Rows) -> Costs:
@@ -174,7 +174,7 @@ class PriceTable:
         return Costs(*found)
 
     def _lookup(self, kind: int) -> Lookup:
-        """The lookup of one combination of the choices that prices depend on, by its number."""
+        """The lookup for combination number ``kind`` of the choices that prices depend on."""
         if kind not in self._lookups:
             rest, chosen = kind, dict[str, Any]()
             for name in reversed(self._apart):
@@ -189,7 +189,7 @@ class PriceTable:
         """The fields of Costs, for rows with one weight format of the head."""
         sums, widest = lookup(rows)
         image = self.space.spec.image
-        chosen = self.space.outputs(rows) if image is None or not image.steps else np.zeros(len(rows))  # of these one
+        chosen = self.space.outputs(rows) if image is None or not image.steps else np.zeros(len(rows))  # of one
         logits = self._workload.batch * chosen.astype(np.float64)
         prefill, decode = sums[: self._prefill_columns].T, sums[self._prefill_columns : -2].T
         ttft_s, tpot_s = self._pricer.latencies_s(prefill, decode, logits=logits)
@@ -217,7 +217,7 @@ class PriceTable:
             return self._columns(d, head, [weights], one)
 
         def beside(weights: str, d: int, one: Layer, instead: Layer | None = None) -> Float64Array:
-            """Price of ``one`` before a bare layer, compared with nothing or with ``instead``."""
+            """Price of ``one`` before a bare layer, relative to nothing or to ``instead``."""
             before = [layer()] if instead is None else [instead, layer()]
             both = self._columns(d, head, [weights, head], one, layer())
             return both - self._columns(d, head, [weights, head][-len(before) :], *before)
@@ -225,16 +225,16 @@ class PriceTable:
         def last_attention(weights: str, d: int, conv: str, size: int, pair: tuple[Any, ...]) -> Float64Array:
             if conv != "both":
                 return alone(weights, d, layer(pair, size, conv=conv)) - alone(head, d, layer())
-            # All positions remain after this attention, up to the convolution of the feed-forward.
+            # All positions are kept after this attention, up to the convolution of the feed-forward.
             with_ffn = layer(pair, size, ffn=some, conv=conv), layer(ffn=some, conv="ffn")
-            change = alone(weights, d, layer()) - alone(head, d, layer())  # an FFN is priced on a bare layer of its own
+            change = alone(weights, d, layer()) - alone(head, d, layer())  # an FFN is priced on a separate bare layer
             return alone(weights, d, with_ffn[0]) - alone(weights, d, with_ffn[1]) + change
 
         def feed_forward(conv: str, *which: Any) -> Layer:
             return layer(ffn=ffn_block(*which), conv="ffn" if conv == "both" else "none")
 
         def cache(weights: str, d: int, conv: str, size: int, pair: tuple[Any, ...]) -> Float64Array:
-            """Price of another layer that shares weights: its caches, including the FFN convolution's."""
+            """Price of one more layer that shares weights: its caches, including that of the FFN convolution."""
             own, sharer = (layer(pair, size, some if conv == "both" else None, conv, shares) for shares in (None, 0))
             both = self._columns(d, head, [weights, weights], own, sharer)
             return both - self._columns(d, head, [weights], own)
@@ -289,7 +289,7 @@ class PriceTable:
     def _columns(
         self, d_model: int, head: str, formats: list[str], *layers: Layer, vocab_size: int = 256, tied: bool = True
     ) -> Float64Array:
-        """Columns of both phases, stored bytes and parameters of a model of these layers and formats."""
+        """Columns of both phases, stored bytes and parameters of a model with these layers and formats."""
         design = self._design(d_model, head, formats, list(layers), vocab_size, tied)
         if design not in self._columns_of:
             prefill, decode = (
@@ -317,7 +317,7 @@ class PriceTable:
 
     @property
     def _request(self) -> Workload:
-        """The workload; of images and requests with the positions that the stem makes of one."""
+        """The workload; for images and ranking requests, with the positions after the stem."""
         own = self.space.spec.own
         if own is None:
             return self._workload

@@ -1,4 +1,4 @@
-"""The format of each matrix, where a task has them chosen by time and loss: rows and sentences for page and card."""
+"""Formats chosen matrix by matrix: rows and sentences for page and model card."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ WHO: Final = (("winner", "winner"), ("baseline", "reference design"))
 
 
 def known(record: RunRecord) -> dict[str, Record]:
-    """Choices by model: fields of a ``Selection`` of the winner and the reference design."""
+    """The stored ``Selection`` of the winner and of the reference design, by model."""
     held = Record(record.samples).record("by_matrix")
     return {name: held.record(who) for who, name in WHO if held.data.get(who) is not None}
 
 
 def note(record: RunRecord) -> str:
-    """How the formats were chosen, and the meaning of the numbers."""
+    """Text on how the formats were chosen, and the meaning of the numbers."""
     return (
-        "A matrix is narrow where the file's passes get faster by it, timed in turns, and validation "
+        "A matrix is narrow if this makes the file's passes faster, timed in alternation, and if validation "
         f"{record.words.metric.title} stays within a thousandth of FP32's. Time is the median of a pass on the "
         "processor's clock, measured in turns with FP32. Fused is what is predicted to be faster as one operator: "
         "projections of attention (qkv), a gate and what it gates (up), look-ups (tables). The file that was "
@@ -31,13 +31,13 @@ def note(record: RunRecord) -> str:
 
 
 def head(record: RunRecord) -> tuple[str, ...]:
-    """Heads of the columns of :func:`rows`."""
+    """Headers of the columns of :func:`rows`."""
     title = record.words.metric.title
     return ("model", "formats", "fused", "time of a pass", "of FP32", f"validation {title}", "of FP32")
 
 
 def rows(record: RunRecord) -> list[list[str]]:
-    """Winner and reference design: chosen formats, time and quality, beside FP32."""
+    """Rows for winner and reference design: chosen formats, time and quality, and those of FP32."""
     shown = []
     for name, item in known(record).items():
         chosen = item.get("weights", str) + ("" if item.get("kept", bool) else ", which broke a limit: not kept")
@@ -48,13 +48,13 @@ def rows(record: RunRecord) -> list[list[str]]:
 
 
 def _quality(record: RunRecord, loss: float) -> str:
-    """As precise as a thousandth needs."""
+    """A quality with enough digits to show a thousandth."""
     metric = record.words.metric
     return units.show(metric.shown(loss), metric.unit, digits=4)
 
 
 def by_matrix(record: RunRecord) -> str:
-    """The section: the choice, and the effect of each matrix on time and loss; empty if nothing was chosen."""
+    """The page's section: the chosen formats, and each matrix's effect on time and loss; empty if none was chosen."""
     if not known(record):
         return ""
     parts = [text_table(head(record), rows(record))]
@@ -67,7 +67,7 @@ def by_matrix(record: RunRecord) -> str:
                     each.get("name", str),
                     each.get("form", str),
                     f"{each.get('seconds_ratio', float):.3f}",
-                    "not judged: no faster" if loss is None else _quality(record, loss),
+                    "not evaluated: not faster" if loss is None else _quality(record, loss),
                     "kept" if each.get("kept", bool) else "",
                 ]
             )

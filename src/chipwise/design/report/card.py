@@ -89,7 +89,7 @@ def _opening(record: RunRecord, winner: Trial | None) -> str:
 
 
 def _interval(record: RunRecord, loss: float) -> str:
-    """The 95 % interval of the winner's test result over entries, where it is a share."""
+    """The 95 % interval of the winner's test result over entries, if it is a share."""
     error = record.test.std_errors[0] if record.test is not None and record.test.std_errors else None
     if error is None or record.words.metric.unit != "share":
         return ""
@@ -98,7 +98,7 @@ def _interval(record: RunRecord, loss: float) -> str:
 
 
 def _load(record: RunRecord) -> str:
-    """Instructions to load the winner's files: by transformers, and by the runtime that serves them."""
+    """Instructions to load the winner's files, with transformers and with the runtime that serves them."""
     runtime, winner = record.target.runtime, record.trial(record.winner)
     with_library = f"```python\n{record.words.labels.load}\n```"
     file, how = ("model.gguf", _GGUF) if runtime.startswith("llama.cpp") else ("model.onnx", _ONNX)
@@ -180,7 +180,7 @@ def _designed(record: RunRecord, winner: Trial | None) -> str:
 def _promises(record: RunRecord, winner: Trial | None) -> str:
     limits = {item.metric: f"{words.limit(item.text)}" for item in record.constraints}
     if winner is None:
-        return "Nothing was promised yet: there is no winner."
+        return "There is no prediction yet, because there is no winner."
     checks = {item.constraint.metric: facts.status_text(item) for item in facts.checks(record, winner)}
     rows = []
     for metric in dict.fromkeys((*record.words.served(), *limits)):

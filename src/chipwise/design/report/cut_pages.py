@@ -1,4 +1,4 @@
-"""The report and card of a run that started from a pretrained model: original, cut, and its first layers alone."""
+"""Report and card of a run that started from a pretrained model: original, cut, and plain truncation."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from chipwise.design.report.html import budget, constraints, facts_list, header,
 from chipwise.design.report.record import RunRecord, Start, Trial
 
 _HOW = {
-    "exact": "Every block was replaced alone by each of its smaller sizes and judged on held-out text; an integer "
+    "exact": "Every block was evaluated alone at each of its smaller sizes on held-out text; an integer "
     "programme chose the sizes with the least sum of losses within the limits, and proved it.",
     "shared": "The original's weights were trained as a supernet of the cuts near the limits; a search used it.",
 }
@@ -72,7 +72,7 @@ def title(record: RunRecord) -> str:
 
 
 def said(record: RunRecord) -> str:
-    """Cut and truncation against the original, in one sentence."""
+    """Cut and truncation compared with the original, in one sentence."""
     start, trials = _start(record), contenders(record)
     original, rest = trials[0], trials[1:]
     sentences = []

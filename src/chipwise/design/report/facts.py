@@ -1,6 +1,6 @@
-"""Facts derived from a record, shared by the page, the card and the terminal: no markup, no colours.
+"""Facts derived from a record for the page, the card and the terminal, without markup or colours.
 
-"Better" is claimed only where a difference exceeds the noise: the scatter between training seeds, and that of the test
+"Better" is claimed only if a difference exceeds the noise: the scatter between training seeds, and that over the test
 entries on which both designs were scored.
 """
 
@@ -18,7 +18,7 @@ from chipwise.design.report.record import Elsewhere, RunRecord, Trial
 from chipwise.predict.cost.request import price_shares, request_total, throughput
 
 Source = Literal["measured", "expected", "predicted", "trained", "counted", "unknown"]
-"""``predicted`` is the promise, made before anything was measured; ``expected`` stands in for a measurement."""
+"""``predicted`` is a prediction from before anything was measured; ``expected`` replaces a missing measurement."""
 Status = Literal["met", "probably met", "broken", "paid", "expected", "at risk", "unknown"]
 STATUS: dict[Status, str] = {
     "met": "met",
@@ -29,7 +29,7 @@ STATUS: dict[Status, str] = {
     "at risk": "at risk, not measured",
     "unknown": "unknown",
 }
-LOSS = "expected_loss"  # nats per token of a law's text
+LOSS = "expected_loss"  # nats per token of the law's text
 _Z95 = 1.96
 DEFAULT_CONFIDENCE = 0.9
 _OF_START = {
@@ -42,7 +42,7 @@ _OF_START = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Value:
-    """A number of a trial and its origin; with bounds where it is predicted, or measured on a sample of items."""
+    """A number of a trial and its origin; with bounds if it is predicted, or measured on a sample of items."""
 
     value: float | None
     source: Source
@@ -52,23 +52,23 @@ class Value:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Check:
-    """A constraint checked for one trial."""
+    """A constraint and whether one trial keeps it."""
 
     constraint: Constraint
     promised: Value
     measured: float | None
     status: Status
-    shown: tuple[str, str]  # promised and measured, with their intervals
-    chance: float | None = None  # that a limit on something not measured holds; None if unknown
+    shown: tuple[str, str]  # predicted and measured values, with intervals
+    chance: float | None = None  # probability that an unmeasured limit holds; None if unknown
 
 
 def by_law(record: RunRecord) -> bool:
-    """Whether nothing was trained and a scaling law gives the expected loss."""
+    """Whether nothing was trained, so that a scaling law gives the expected loss."""
     return any(goal.metric == LOSS for goal in record.objectives)
 
 
 def status_text(check: Check) -> str:
-    """The status, with the chance that a limit on something not measured holds."""
+    """The status, with the probability that an unmeasured limit holds."""
     if check.chance is None or check.status not in ("expected", "at risk"):
         return STATUS[check.status]
     likely = "over 99 %" if check.chance > 0.99 else f"{100 * check.chance:.0f} %"
@@ -76,7 +76,7 @@ def status_text(check: Check) -> str:
 
 
 def where(record: RunRecord) -> str:
-    """Device, runtime and threads that the run designs for, and whether anything was measured there."""
+    """Device, runtime and threads of the run's target, and whether anything was measured there."""
     target = record.target
     if target.title is not None:
         taken = sum(trial.measured is not None for trial in record.trials)
@@ -115,7 +115,7 @@ def contenders(record: RunRecord) -> list[Trial]:
 
 
 def quality(record: RunRecord, trial: Trial) -> Value:
-    """Metric that ranks candidates: the loss of their task, or the loss that a law expects."""
+    """The metric that ranks candidates: their task's loss, or the loss expected by a law."""
     return value(record, trial, LOSS if LOSS in trial.predicted else "loss")
 
 
@@ -125,12 +125,12 @@ def _known(value: float | None, source: Source) -> Value:
 
 
 def _loss(trial: Trial) -> float | None:
-    """Quality on the validation text, by the exported artefact if known, else by trained weights."""
+    """Loss on the validation text, of the exported artefact if known, else of the trained weights."""
     return trial.loss if trial.quantised_loss is None else trial.quantised_loss
 
 
 def quality_of(trial: Trial) -> str:
-    """Weights that the quality belongs to; ``expected`` if a law gave it for an untrained model."""
+    """Which weights the quality belongs to; ``expected`` if it comes from a law."""
     if LOSS in trial.predicted:
         return "expected"
     if trial.quantised_loss is None:
@@ -139,7 +139,7 @@ def quality_of(trial: Trial) -> str:
 
 
 def value(record: RunRecord, trial: Trial, metric: str) -> Value:
-    """The best known value of a metric: measured before predicted."""
+    """The best known value of a metric: the measured one, else the predicted one."""
     if metric == "loss":
         return _known(_loss(trial), "trained")
     if metric == record.words.metric.name:
@@ -164,7 +164,7 @@ def value(record: RunRecord, trial: Trial, metric: str) -> Value:
 
 
 def promised(record: RunRecord, trial: Trial, metric: str) -> Value:
-    """The prediction from before anything of the trial was measured."""
+    """The prediction from before the trial was measured."""
     if metric in trial.predicted:
         guess = trial.predicted[metric]
         return Value(value=guess.value, low=guess.low, high=guess.high, source="predicted")
@@ -188,15 +188,15 @@ def there(device: Elsewhere, trial: int | None, metric: str) -> Value | None:
 def checks(record: RunRecord, trial: Trial | None) -> tuple[Check, ...]:
     """Every constraint checked for the trial, if there is one. Only a measurement (or a count) can meet or break one.
 
-    A limit on a percentile is met where the bound of its 95 % interval meets it; where only the measured value does, or
-    too few samples bound a P99, it is probably met. A soft limit that is exceeded is penalised, by the measurement or,
-    where there is none, by the prediction.
+    A limit on a percentile is met if the bound of its 95 % interval meets it. It is "probably met" if only the measured
+    value does, or if there are too few samples to bound a P99. An exceeded soft limit is penalised, according to the
+    measurement or, if there is none, the prediction.
     """
     return tuple(_check(record, trial, item) for item in record.constraints)
 
 
 def paid(record: RunRecord, trial: Trial) -> str:
-    """A sentence on the penalised loss of the trial where it exceeds soft limits; empty if none is soft."""
+    """A sentence on the trial's penalised loss if it exceeds soft limits; empty without soft limits."""
     if all(item.hard for item in record.constraints):
         return ""
     loss = "the share of errors counts" if record.words.metric.more_is_better else f"{record.words.metric.title} count"
@@ -242,7 +242,7 @@ def _measured_status(constraint: Constraint, *, metric: str, known: Value) -> St
         return "broken"
     worst = known.high if constraint.op == "<=" else known.low
     if known.source != "measured" or words.of_task(metric) is not None:
-        return "met"  # a floor of a task counts by its value
+        return "met"  # a floor on a task is checked by the value
     if worst is None:
         return "probably met" if metric.endswith("_p99") else "met"
     return "met" if constraint.holds(worst) else "probably met"
@@ -256,14 +256,14 @@ def promise_text(record: RunRecord, promise: Value, metric: str) -> str:
 
 
 def measured_text(record: RunRecord, known: Value, metric: str) -> str:
-    """The measured, trained or counted value, with its interval where there is one."""
+    """The measured, trained or counted value, with its interval if there is one."""
     if known.value is None or known.source in ("expected", "predicted"):
         return words.NOT_MEASURED
     return record.words.span(known.value, known.low, known.high, metric)
 
 
 def latency_metric(record: RunRecord) -> str:
-    """The metric of speed: the first objective that is not quality, else TPOT P50."""
+    """The speed metric: the first objective that is not quality, else TPOT P50."""
     return next(
         (item.metric for item in record.objectives if item.metric in record.words.served()),
         record.words.task.latency_metric,
@@ -357,7 +357,7 @@ def _trainings(seconds: Sequence[float]) -> str:
 
 
 def as_good(record: RunRecord) -> str:
-    """A sentence about a slower design of less loss that the winner is as good as within noise; empty without one."""
+    """A sentence on a slower design with lower loss that the winner equals within noise; empty without one."""
     winner, latency, metric = record.trial(record.winner), record.words.task.latency_metric, record.words.metric
     if winner is None:
         return ""
@@ -395,13 +395,13 @@ def caveats(record: RunRecord) -> str:
 
 
 def broken_limits(record: RunRecord, trial: Trial) -> str:
-    """The constraints that a trial breaks, by their short names; empty if it breaks none."""
+    """Short names of the constraints that a trial breaks; empty if it breaks none."""
     broken = (item.constraint.metric for item in checks(record, trial) if item.status == "broken")
     return ", ".join(map(record.words.short, broken))
 
 
 def reported_quality(record: RunRecord, *trials: Trial) -> tuple[str, str]:
-    """The metric of quality that all of ``trials`` have, and its text: the test text where known."""
+    """The quality metric that all of ``trials`` have, and the text it refers to; the test text if known."""
     if all(LOSS in trial.predicted for trial in trials):
         return LOSS, "law's text"
     if all(trial.test_loss is not None for trial in trials):
@@ -413,7 +413,7 @@ def quality_verdict(
     record: RunRecord, ours: float, theirs: float, std_error: float | None
 ) -> Literal["better", "worse", "same"]:
     """Whether a difference of two losses exceeds the noise of seeds and of test entries."""
-    if ours <= 0 or theirs <= 0:  # no errors at all: logarithms have no scatter
+    if ours <= 0 or theirs <= 0:  # without errors, logarithms have no scatter
         return "same" if ours == theirs else "better" if ours < theirs else "worse"
     noise = _Z95 * math.sqrt(2 * record.words.metric.seed_sd**2 + (std_error or 0.0) ** 2)
     difference = math.log(ours / theirs)
@@ -421,7 +421,7 @@ def quality_verdict(
 
 
 def _verdict(record: RunRecord, ours: float, theirs: float) -> Literal["better", "worse", "same"]:
-    """Whether the winner is better beyond noise; by law, whether the interval of the difference excludes zero."""
+    """Whether the winner is better beyond noise; for expected losses: whether the interval excludes zero."""
     if record.law is None:
         return quality_verdict(record, ours, theirs, record.test.difference_std_error if record.test else None)
     change = record.law.change
@@ -431,7 +431,7 @@ def _verdict(record: RunRecord, ours: float, theirs: float) -> Literal["better",
 
 
 def _change_by_law(record: RunRecord) -> str:
-    """Difference of the winner's expected perplexity, with its interval."""
+    """Relative difference of the winner's expected perplexity, with its interval."""
     change = None if record.law is None else record.law.change
     if change is None or change.low is None or change.high is None:
         return ""
@@ -456,7 +456,7 @@ def no_winner(record: RunRecord) -> str:
 
 
 def closest(record: RunRecord, measured: list[Trial]) -> str:
-    """The measured trial with the smallest violation of its worst constraint."""
+    """The measured trial whose worst violation of a constraint is smallest."""
 
     def worst(trial: Trial) -> tuple[float, Check | None]:
         broken = [item for item in checks(record, trial) if item.status == "broken" and item.measured is not None]
@@ -487,7 +487,7 @@ def per_thousand(record: RunRecord) -> dict[str, str]:
             seconds = f"{words.quantity(per_1000_s, 'time')} (from {first.source} P50, prompts included)"
     energy = price = words.UNKNOWN
     if trial is not None and (joules := value(record, trial, "joules_per_token")).value is not None:
-        board = "what the data sheet states of power" if record.target.title else "the power that the run's file states"
+        board = "the power in the data sheet" if record.target.title else "the power in the run file"
         how = "measured" if joules.source == "measured" else f"expected, at {board}"
         energy = f"{words.quantity(1000 * joules.value, 'energy')} ({how})"
     if trial is not None and (usd := value(record, trial, "usd_per_1k_tokens")).value is not None:
@@ -497,7 +497,7 @@ def per_thousand(record: RunRecord) -> dict[str, str]:
 
 
 def _prices(record: RunRecord, trial: Trial) -> str:
-    """Dollars per million input and output tokens, where the trial's price and times are known."""
+    """Dollars per million input and output tokens, if the trial's price and times are known."""
     request = record.workload
     usd, first, each = (value(record, trial, name) for name in ("usd_per_1k_tokens", "ttft_p50", "tpot_p50"))
     if usd.value is None or first.value is None or each.value is None or not usd.source == first.source == each.source:
@@ -511,7 +511,7 @@ def _prices(record: RunRecord, trial: Trial) -> str:
 
 
 def promises_missed(record: RunRecord, number: int, share: float = 0.25) -> list[str]:
-    """The P50 metrics whose measurement differs from the promise by ``share`` or more."""
+    """The P50 metrics whose measurement differs from the prediction by ``share`` or more."""
     return [
         item.metric
         for item in record.promised_measured

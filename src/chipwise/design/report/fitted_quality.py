@@ -15,17 +15,19 @@ from chipwise.training.laws.laws import ExpectedQuality
 from chipwise.training.laws.scaling import Trainings
 from chipwise.training.tasks.protocol import task_named
 
-FEWEST = 8  # trainings that a law of six constants is fitted to
+FEWEST = 8  # fewest trainings to fit a law with six constants
 
 
 def fitted_quality(arch: ArchSpec, *, tokens: float, run: str | Path) -> ExpectedQuality:
-    """The loss that ``arch`` is expected to reach on the data of ``run`` after ``tokens`` of training.
+    """Expected loss of ``arch`` on the data of ``run`` after ``tokens`` of training.
 
-    Of text it is bits per byte; of another task its metric as a loss (1 less an accuracy), by positions of training.
+    For text it is in bits per byte. For another task it is the metric as a loss (such as 1 minus an accuracy), and
+    ``tokens`` are positions of training.
 
     Args:
-        arch: A model with a vocabulary of that text; bytes a token stands for are read between the run's vocabularies.
-        tokens: Of training, repeats included; positions of another task's examples.
+        arch: A model with a vocabulary of that text; its bytes per token are interpolated between the run's
+            vocabularies.
+        tokens: Training tokens, repeats included; for another task, positions of its examples.
         run: The folder of a search.
 
     Raises:

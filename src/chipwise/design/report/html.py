@@ -1,4 +1,4 @@
-"""The report as a page: its sections in order. Everything that comes from a file is escaped."""
+"""The report as an HTML page: its sections in order. All content from files is escaped."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from chipwise.design.report.plots import Plot, draw
 from chipwise.design.report.record import RunRecord, Trial
 from chipwise.training.tasks.protocol import Section
 
-_BADGES: dict[facts.Status, str] = {  # in the order of certainty
+_BADGES: dict[facts.Status, str] = {  # in order of certainty
     "met": "met",
     "probably met": "met",
     "broken": "broken",
@@ -56,12 +56,12 @@ def page(record: RunRecord) -> str:
 
 
 def task_sections(record: RunRecord) -> Sequence[Section]:
-    """The task's own sections: its data and outputs of models."""
+    """The task's own sections: its data and model outputs."""
     return record.words.task.report_sections(record.samples)
 
 
 def _costs(record: RunRecord) -> tuple[str, ...]:
-    """Costs in the order of the table of trials."""
+    """Costs, in the order of the table of trials."""
     return tuple(sorted(record.words.served(), key=lambda name: {"tpot": 0, "ttft": 1, "peak": 3}.get(name[:4], 2)))
 
 
@@ -96,10 +96,10 @@ def header(record: RunRecord, about: str, links: Iterable[tuple[str, str]]) -> s
 
 
 def _state(record: RunRecord) -> str:
-    """A banner for a run that has not finished, or whose winner breaks limits; else nothing."""
+    """A banner for a run that is unfinished or whose winner breaks limits; else empty."""
     told = unmet.verdict(record)
     if record.status == "partial":
-        told = "This run has not finished. What follows is what is known so far."
+        told = "This run has not finished. The sections below show the results so far."
         told += f" It stopped: {record.stopped}." if record.stopped else ""
     step = unmet.next_step(record)
     return f'<div class="banner">{safe(told)} {safe(step)}</div>' if told else ""
@@ -189,11 +189,11 @@ def constraints(record: RunRecord) -> str:
 def _how_measured(record: RunRecord, trial: Trial) -> str:
     """Explains the column of measurements."""
     if trial.measured is None and not record.target.measures:
-        return "Nothing was measured: a limit is expected to hold, with the chance that its prediction gives it."
+        return "Nothing was measured: limits are checked by prediction, with the probability that they hold."
     where = safe(record.target.title or record.target.device if not record.target.measures else facts.where(record))
     return (
-        f"Measured on {where}, with 95 % intervals; a limit on a percentile is met where the bound of its interval "
-        "meets it, and probably met where only the value does."
+        f"Measured on {where}, with 95 % intervals; a limit on a percentile is met if the bound of its interval "
+        "meets it, and probably met if only the value does."
     )
 
 
@@ -246,7 +246,7 @@ def _contenders(record: RunRecord) -> str:
 
 
 def _kept(record: RunRecord, trial: Trial) -> str:
-    """The constraints that a contender breaks, or the least certain status of the others."""
+    """The constraints that a design breaks, or the least certain status of all constraints."""
     broken = facts.broken_limits(record, trial)
     if broken:
         return f"{_badge('broken')} <small>{safe(broken)}</small>"
@@ -410,7 +410,7 @@ def _about(record: RunRecord) -> str:
                 "designs": words.count(space.size),
                 "distinct designs priced": words.count(space.priced),
                 "distinct designs priced per second": words.count(space.priced_per_s),
-                "of those drawn first, predicted within the limits": words.quantity(space.feasible_share, "share"),
+                "of random candidates, predicted within the limits": words.quantity(space.feasible_share, "share"),
                 **{name: _listed(values) for name, values in space.choices.items()},
             }
         )
@@ -494,7 +494,7 @@ def _foot(record: RunRecord) -> str:
 
 
 def facts_list(items: dict[str, str]) -> str:
-    """Names with their known values."""
+    """Names with their known values, as an HTML list."""
     return '<dl class="facts">' + "".join(f"<dt>{safe(k)}</dt><dd>{safe(v)}</dd>" for k, v in items.items()) + "</dl>"
 
 
@@ -504,7 +504,7 @@ def _sortable(
     numbers: set[int],
     classes: Sequence[str] = (),
 ) -> str:
-    """A table of cells (HTML, value to sort by)."""
+    """A sortable table; a cell is its HTML and the value to sort by."""
     kinds = [' class="number"' if i in numbers else "" for i in range(len(head))]
     top = "".join(f"<th{kind}>{safe(cell)}</th>" for kind, cell in zip(kinds, head, strict=True))
     body = []

@@ -1,6 +1,6 @@
-"""Findings of a run beyond its winner: tasks, reasons for the answer, other devices, early rankings.
+"""Findings of a run beyond its winner: tasks, reasons for the result, other devices, early rankings.
 
-Rows and sentences serve page and card alike; the functions that return sections are the page's.
+Page and card share rows and sentences; functions that return sections are for the page.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ RANKING_NOTE: Final = (
 
 
 def task_rows(record: RunRecord) -> list[list[str]]:
-    """For each task: the winner, the reference design, other contenders, and the bag of words."""
+    """For each task: scores of the winner, the reference design, other contenders, and the TF-IDF baseline."""
     rows = []
     for task in record.tasks:
         evaluated = [trial for trial in record.trials if task.name in trial.tasks]
@@ -62,7 +62,7 @@ def _score(record: RunRecord, score: TaskScore) -> list[str]:
 
 
 def tasks(record: RunRecord) -> str:
-    """The page's section on tasks; nothing where the run has none."""
+    """The page's section on tasks; empty if the run has none."""
     if not record.tasks:
         return ""
     shown = text_table(TASK_HEAD, task_rows(record), numbers={2, 3, 4, 5})
@@ -70,7 +70,7 @@ def tasks(record: RunRecord) -> str:
 
 
 def ranking_title(ranking: Ranking) -> str:
-    """Title of a table: the trainings that it compares with."""
+    """Title of a table: the trainings with which early predictions are compared."""
     return f"{ranking.candidates} candidates as they were after {words.quantity(ranking.cpu_s, 'time')} of training"
 
 
@@ -95,7 +95,7 @@ def _tau(found: Agreement) -> str:
 
 
 def rankings(record: RunRecord) -> str:
-    """The page's section on rankings; states where too few candidates were trained."""
+    """The page's section on rankings; it says so if too few candidates were trained."""
     if not record.rankings:
         return ""
     parts = []
@@ -107,7 +107,7 @@ def rankings(record: RunRecord) -> str:
 
 
 def knee(record: RunRecord) -> str:
-    """Text on the knee: its trial, the reason, and the certainty of its quality."""
+    """Text on the knee of the front: its trial, the reason, and how certain its quality is."""
     trial = record.trial(record.knee)
     if trial is None:
         return "The front has no bend, so there is no knee."
@@ -121,7 +121,7 @@ def knee(record: RunRecord) -> str:
 def trained(record: RunRecord, trial: Trial) -> str:
     """Whether a trial's quality is comparable to fully trained ones."""
     if facts.by_law(record):
-        return "Its loss is what the law expects; nothing was trained."
+        return "Its loss is the law's expectation; nothing was trained."
     longest = max((item.train_cpu_s or 0.0 for item in record.trials), default=0.0)
     spent = trial.train_cpu_s or 0.0
     if spent >= 0.9 * longest > 0:
@@ -135,7 +135,7 @@ def trained(record: RunRecord, trial: Trial) -> str:
 
 
 def relaxed(record: RunRecord, item: Relaxed) -> list[str]:
-    """A table's row: limit, gain of relaxing it, each objective before and after, the design."""
+    """A table row: limit, gain of relaxing it, each objective before and after, the design."""
     name = record.words.label(item.limit)
     gain = "a first candidate" if item.gain is None else f"{units.signed_percent(item.gain)} of the front"
     changes = [
@@ -156,7 +156,7 @@ def _goal(record: RunRecord, value: float | None, goal: str) -> str:
 
 
 def importance(answer: Answer) -> list[list[str]]:
-    """Rows of choices and their share of each objective's variance, the largest first."""
+    """Rows of choices with their share of each objective's variance, largest first."""
     names = dict.fromkeys(name for shares in answer.importance.values() for name in shares)
     most = {name: max(shares.get(name, 0.0) for shares in answer.importance.values()) for name in names}
     ordered = sorted((name for name in names if most[name] >= 0.005), key=lambda name: -most[name])
@@ -167,7 +167,7 @@ def importance(answer: Answer) -> list[list[str]]:
 
 
 def growth(answer: Answer) -> str:
-    """Growth of the front, in one sentence."""
+    """One sentence on the growth of the front."""
     if not answer.growth:
         return ""
     last, drawn = answer.growth[-1], answer.growth_random[-1]
@@ -185,7 +185,7 @@ def growth(answer: Answer) -> str:
 
 
 def elsewhere_row(record: RunRecord, device: Elsewhere) -> list[str]:
-    """A table's row: the device and its runtime, expected costs of the contenders, its own front."""
+    """A table row: the device and its runtime, expected costs of the contenders, its own front."""
     cells = []
     for trial in facts.contenders(record):
         shown = ", ".join(
@@ -200,12 +200,12 @@ def elsewhere_row(record: RunRecord, device: Elsewhere) -> list[str]:
 
 
 def elsewhere_head(record: RunRecord) -> tuple[str, ...]:
-    """Heads of the columns that :func:`elsewhere_row` fills."""
+    """Headers of the columns of :func:`elsewhere_row`."""
     return ("device", *[facts.name(record, trial) for trial in facts.contenders(record)], "its own front (trials)")
 
 
 def explained(record: RunRecord) -> str:
-    """The knee, growth, the price of each limit, importance."""
+    """The page's section on the knee, growth, the price of each limit, and importance of choices."""
     answer = record.answer
     parts = [f"<p>{safe(text)}</p>" for text in (facts.bought(record), knee(record)) if text]
     if answer.growth:
@@ -225,7 +225,7 @@ def explained(record: RunRecord) -> str:
 
 
 def elsewhere(record: RunRecord) -> str:
-    """Predictions for the run's other devices; nothing where there are none."""
+    """Predictions for the run's other devices; empty if there are none."""
     if not record.elsewhere:
         return ""
     rows = [elsewhere_row(record, device) for device in record.elsewhere]

@@ -1,4 +1,4 @@
-"""Text of report and card for a search that trained nothing: the law that ranked the designs, and its assumptions."""
+"""Text of report and card for a search without training: the law that ranked the designs, and its assumptions."""
 
 from __future__ import annotations
 

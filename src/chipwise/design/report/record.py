@@ -1,7 +1,7 @@
-"""RunRecord: everything that a report says about one search, as plain values that ``record.json`` keeps.
+"""RunRecord: all data of a report about one search, as plain values stored in ``record.json``.
 
-The record is derived from the study, holds SI values and draws nothing. What is not known yet is None or empty:
-a run that stopped half way makes a record too.
+The record is derived from the study and has SI values, without presentation. Unknown values are None or empty, so an
+unfinished run also has a record.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from chipwise.training.tasks.protocol import task_named
 SCHEMA: Final = "chipwise.run/1"
 State = Literal["priced", "trained", "measured", "failed", "pruned"]
 Role = Literal["candidate", "winner", "baseline", "original"]
-_GONE = {"operators", "roofs", "peaks", "memory", "per_thousand"}  # of older records: nothing shows them
+_GONE = {"operators", "roofs", "peaks", "memory", "per_thousand"}  # fields of older records that are no longer shown
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskScore:
-    """The score of one contender on the held-out items of a task; ``failed`` is why it could not be evaluated."""
+    """Score of one contender on the held-out items of a task; ``failed`` is why it could not be evaluated."""
 
     metric: str | None = None  # accuracy or spearman
     method: str | None = None
@@ -41,17 +41,17 @@ class TaskScore:
     train_items: int | None = None
     test_items: int | None = None
     confusion: tuple[tuple[int, ...], ...] = ()  # [true class][answered class], counts
-    judged: str = ""  # which form answered
+    judged: str = ""  # which form of the model was evaluated
     failed: str | None = None
 
     def __post_init__(self) -> None:
         if (self.value is None) == (self.failed is None):
-            raise SpecError("holds either a value or why there is none", field="value")
+            raise SpecError("needs either a value or the reason why there is none", field="value")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskSummary:
-    """A task of the run: its classes, and the score of a bag of words on the same items."""
+    """A task of the run: its classes, and the score of the TF-IDF baseline on the same items."""
 
     name: str
     classes: tuple[str, ...] = ()
@@ -60,7 +60,7 @@ class TaskSummary:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Agreement:
-    """Kendall's rank correlation of a predictor with trainings; ``tau`` is None if there is too little data."""
+    """Kendall's rank correlation between a predictor and trainings; ``tau`` is None with too little data."""
 
     candidates: int
     pairs: int
@@ -75,7 +75,7 @@ class Fidelity:
 
     name: str
     overall: Agreement
-    equal_latency: Agreement  # pairs of candidates within 5 % of one predicted latency
+    equal_latency: Agreement  # over pairs of candidates whose predicted latencies are within 5 %
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,13 +89,13 @@ class Ranking:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Target:
-    """The device and runtime that the run designs for; where ``measures`` holds, every measurement was made there."""
+    """Device and runtime of the run; ``measures`` is True if all measurements were made there."""
 
     device: str
     runtime: str
     title: str | None = None
     measures: bool = True
-    confidence: float | None = None  # with which limits on predictions had to hold
+    confidence: float | None = None  # probability with which limits on predictions had to hold
     cpu: str | None = None
     cores: int | None = None
     runtime_version: str | None = None
@@ -107,16 +107,16 @@ class Target:
 class Budget:
     """The budget, and CPU seconds spent by each phase so far.
 
-    A budget of ``cpu_s`` counts every phase. Others count trainings alone, in ``unit``: seconds of what they run on
+    A budget in ``cpu_s`` counts every phase. Other budgets count only trainings, in ``unit``: seconds of their device
     (cpu or gpu), or tokens.
     """
 
-    cpu_s: float | None = None  # None if trainings alone count
-    spent: dict[str, float] = field(default_factory=dict)  # phase -> CPU seconds here, in the order in which phases ran
+    cpu_s: float | None = None  # None if only trainings count
+    spent: dict[str, float] = field(default_factory=dict)  # CPU seconds on this machine, by phase in order
     unit: str = "cpu"
-    allowed: float | None = None  # of trainings, where they alone count
+    allowed: float | None = None  # budget for trainings, if only they count
     charged: float | None = None
-    device: str = "cpu"  # what trained: cpu or gpu
+    device: str = "cpu"  # device of the trainings: cpu or gpu
 
     @property
     def usage(self) -> str:
@@ -137,10 +137,10 @@ class SpaceSummary:
     """Size of the space, and the number of candidates screened by predicted cost."""
 
     size: int
-    choices: dict[str, object] = field(default_factory=dict)  # name -> the values that may be chosen
+    choices: dict[str, object] = field(default_factory=dict)  # values to choose from, by name
     priced: int | None = None
     priced_per_s: float | None = None  # distinct candidates
-    feasible_share: float | None = None  # of the distinct candidates drawn first, by prediction
+    feasible_share: float | None = None  # share of the first distinct candidates that is predicted to be feasible
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -160,7 +160,7 @@ class DataSummary:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CurvePoint:
-    """One point of a training curve; CPU seconds and tokens count from the trial's first step, over all rungs."""
+    """One point of a training curve. CPU seconds and tokens count from the trial's first step, over all rungs."""
 
     cpu_s: float
     tokens: int
@@ -170,29 +170,29 @@ class CurvePoint:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trial:
-    """One candidate: its choices and results. Metrics have their names as keys, SI values."""
+    """One candidate: its choices and results. Metrics are in SI units, by name."""
 
     number: int
     state: State
     summary: str  # such as "d192 L4 swiglu…"
     weights: str  # number format of the deployed weights
-    rung: int | None = None  # of successive halving; None before training
+    rung: int | None = None  # rung of successive halving; None before training
     choices: dict[str, object] = field(default_factory=dict)
     parameters: int | None = None
-    loss: float | None = None  # loss on the validation text, trained weights
+    loss: float | None = None  # of the trained weights, on the validation text
     perplexity: float | None = None
-    quantised_loss: float | None = None  # loss on the validation text, by the exported artefact
-    test_loss: float | None = None  # loss on the test text, which selected nothing, by the exported artefact
+    quantised_loss: float | None = None  # of the exported artefact, on the validation text
+    test_loss: float | None = None  # of the exported artefact, on the test text, which was used for no selection
     train_cpu_s: float | None = None
     curve: tuple[CurvePoint, ...] = ()
-    predicted: dict[str, Predicted] = field(default_factory=dict)  # written once, before anything of it was measured
+    predicted: dict[str, Predicted] = field(default_factory=dict)  # written once, before the trial was measured
     believed_now: dict[str, Predicted] = field(default_factory=dict)  # by the cost model after all measurements
     measured: dict[str, float] | None = None
     measured_bounds: dict[str, tuple[float | None, float | None]] = field(default_factory=dict)  # 95 % intervals
     tasks: dict[str, TaskScore] = field(default_factory=dict)  # by the task's name
     clean: bool | None = None  # whether the machine was quiet while measuring
-    chances: dict[str, float | None] = field(default_factory=dict)  # chances that limits on predictions hold
-    feasible: bool | None = None  # by measurement where there is one, else by prediction
+    chances: dict[str, float | None] = field(default_factory=dict)  # probability that each limit on a prediction holds
+    feasible: bool | None = None  # by measurement if there is one, else by prediction
     reason: str | None = None  # why it failed, was pruned, or is not clean
     started: str | None = None  # ISO 8601
     ended: str | None = None
@@ -200,7 +200,7 @@ class Trial:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cloud:
-    """A sample of the candidates that were only priced, column by column."""
+    """A sample of the candidates that were only priced, as columns."""
 
     tpot_p50_s: tuple[float, ...] = ()
     peak_memory_bytes: tuple[float, ...] = ()
@@ -230,7 +230,7 @@ class HistoryPoint:
 
     elapsed_cpu_s: float
     trial: int | None = None
-    best_loss: float | None = None  # lowest so far among feasible trials
+    best_loss: float | None = None  # lowest loss so far of feasible trials
     hypervolume: float | None = None
 
 
@@ -238,12 +238,12 @@ class HistoryPoint:
 class Relaxed:
     """Expected effect of relaxing one limit by ``share``, by the quality model."""
 
-    limit: str  # the metric
+    limit: str  # the limited metric
     share: float
-    best: dict[str, tuple[float | None, ...]] = field(default_factory=dict)  # objective -> (as it is, relaxed)
-    gain: float | None = None  # hypervolume of the expected front that it adds, as a share; None: there was none before
-    std: float | None = None  # of bits per byte at the design that adds most
-    summary: str | None = None  # of that design; None if relaxing adds none
+    best: dict[str, tuple[float | None, ...]] = field(default_factory=dict)  # objective -> (without, with relaxation)
+    gain: float | None = None  # relative gain in hypervolume of the expected front; None without a front
+    std: float | None = None  # standard deviation of bits per byte at the design with the largest gain
+    summary: str | None = None  # description of that design; None if there is none
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -256,41 +256,41 @@ class Alternative:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
-    """Explanation of the answer. Quality is the expected value after a full training."""
+    """Explanation of the result. Quality is the expected value after a full training."""
 
     knee: int | None = None
     knee_why: str | None = None
     knee_expected: float | None = None  # bits per byte
     relaxed: tuple[Relaxed, ...] = ()
     importance: dict[str, dict[str, float]] = field(default_factory=dict)  # objective -> choice -> share of variance
-    growth: tuple[float, ...] = ()  # hypervolume after each candidate
-    growth_random: tuple[float, ...] = ()  # average for random candidates within the limits
+    growth: tuple[float, ...] = ()  # hypervolume of the front after each candidate
+    growth_random: tuple[float, ...] = ()  # mean for random candidates within the limits
     alternatives: tuple[Alternative, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Elsewhere:
-    """One more device of the run, by its data sheet: expected costs of trials, and its front."""
+    """Another device of the run, by its data sheet: expected costs of trials, and its front."""
 
     device: str
     title: str
     runtime: str | None = None
     costs: dict[str, dict[str, float]] = field(default_factory=dict)  # trial -> metric -> value
-    bounds: dict[str, dict[str, tuple[float, ...]]] = field(default_factory=dict)  # likewise, 90 % intervals
+    bounds: dict[str, dict[str, tuple[float, ...]]] = field(default_factory=dict)  # 90 % intervals, same keys as costs
     front: tuple[int, ...] = ()
-    carried: dict[str, float] = field(default_factory=dict)  # device -> share of its front that this one's reaches
-    ranks: dict[str, float] = field(default_factory=dict)  # device -> rank correlation of costs
+    carried: dict[str, float] = field(default_factory=dict)  # by device: share of its front reached by this one's
+    ranks: dict[str, float] = field(default_factory=dict)  # by device: rank correlation of costs
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Start:
-    """The pretrained model that a run cut: the winner is the cut, the baseline the model's first layers alone."""
+    """The pretrained model that a run cut. The winner is the cut, the baseline is truncation to the first layers."""
 
     source: str
-    original: int  # its trial
+    original: int  # trial of the original
     method: Literal["exact", "shared"]
-    steps: int | None = None  # of healing, for each
-    distances: dict[str, tuple[float, ...]] = field(default_factory=dict)  # trial -> as cut, and healed; 0: the same
+    steps: int | None = None  # healing steps of each contender
+    distances: dict[str, tuple[float, ...]] = field(default_factory=dict)  # by trial: as cut, after healing; 0: equal
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -299,26 +299,26 @@ class TestScore:
 
     entries: int
     bytes: int
-    difference_std_error: float | None = None  # of the logarithm of their ratio, over entries
-    std_errors: tuple[float | None, ...] = ()  # of each one's own loss, over entries
+    difference_std_error: float | None = None  # standard error of the log ratio of the two losses, over entries
+    std_errors: tuple[float | None, ...] = ()  # standard error of each loss, over entries
 
-    __test__ = False  # no test case, whatever its name looks like
+    __test__ = False  # tells pytest that this is not a test class
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ByLaw:
-    """Findings of a search that trained nothing: the law that ranked its designs, and the winner's training plan."""
+    """Results of a search without training: the law that ranked designs, and the winner's training plan."""
 
     source: str  # of the law
-    tokens: float  # that every design would be trained on
-    change: Predicted | None = None  # nats per token: the winner's expected loss less the reference design's
-    notes: tuple[str, ...] = ()  # what lies outside the law's trainings
-    plan: str | None = None  # of the winner's training, in a line
+    tokens: float  # training tokens of every design
+    change: Predicted | None = None  # in nats per token: the winner's expected loss minus the reference design's
+    notes: tuple[str, ...] = ()  # properties outside the range of the law's trainings
+    plan: str | None = None  # the winner's training plan in one line
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Continuation:
-    """Greedy continuations of the beginning of a test entry by winner and reference design."""
+    """Greedy continuations of the beginning of a test entry, by winner and reference design."""
 
     prompt: str
     winner: str = ""
@@ -330,7 +330,7 @@ class RunRecord(Result):
     """One search, from its specification to its results.
 
     Raises:
-        SpecError: Two trials share a number, or a number names no trial.
+        SpecError: Two trials have the same number, or a number refers to no trial.
     """
 
     name: str
@@ -343,7 +343,7 @@ class RunRecord(Result):
     budget: Budget
     space: SpaceSummary
     schema: str = SCHEMA
-    task: str = "text"  # what was asked of models, whose loss this record compares
+    task: str = "text"  # task of the models, which defines the loss
     constraints: tuple[Constraint, ...] = ()
     objectives: tuple[Objective, ...] = ()
     data: DataSummary | None = None
@@ -362,11 +362,11 @@ class RunRecord(Result):
     elsewhere: tuple[Elsewhere, ...] = ()
     test: TestScore | None = None
     continuations: tuple[Continuation, ...] = ()
-    samples: dict[str, object] = field(default_factory=dict)  # what models do with test data, as their task shows it
-    law: ByLaw | None = None  # where nothing was trained and a law of loss ranked the designs
-    start: Start | None = None  # where the run started from a pretrained model
-    stopped: str | None = None  # why a partial run ended, where an error ended it
-    notes: tuple[str, ...] = ()  # limits, and anything unclean
+    samples: dict[str, object] = field(default_factory=dict)  # outputs of models on test data, for the task's sections
+    law: ByLaw | None = None  # only if nothing was trained
+    start: Start | None = None  # only if the run started from a pretrained model
+    stopped: str | None = None  # error that ended a partial run
+    notes: tuple[str, ...] = ()  # limitations, and unclean measurements
 
     def __post_init__(self) -> None:
         numbers = [trial.number for trial in self.trials]
@@ -408,11 +408,11 @@ class RunRecord(Result):
 
     @property
     def words(self) -> Words:
-        """The vocabulary of its task."""
+        """The vocabulary of the record's task."""
         return Words(task_named(self.task))
 
     def trial(self, number: int | None) -> Trial | None:
-        """The trial with this number, if there is one."""
+        """The trial with this number; None if there is none."""
         return next((item for item in self.trials if item.number == number), None)
 
     def role(self, trial: Trial) -> Role:
@@ -424,17 +424,17 @@ class RunRecord(Result):
         return "baseline" if trial.number == self.baseline else "candidate"
 
     def to_plain(self) -> dict[str, object]:
-        """The record as JSON holds it.
+        """The record as JSON values.
 
         Raises:
-            SpecError: A number is NaN or infinite; what is unknown is None.
+            SpecError: A number is NaN or infinite; unknown numbers must be None.
         """
         plain = {"schema": self.schema, **dataclasses.asdict(self)}
         return {name: convert(object, value, name) for name, value in plain.items()}
 
     @classmethod
     def from_plain(cls, data: object, *, file: str | None = None) -> RunRecord:
-        """Reads a record written by ``to_plain``; missing parts count as unknown.
+        """Reads the output of ``to_plain``; missing parts count as unknown.
 
         Raises:
             SpecError: Another schema version, an unknown field, or a value of the wrong type.
@@ -450,7 +450,7 @@ class RunRecord(Result):
 
 
 def _today(data: object) -> object:
-    """A stored record with current names of losses, without what is gone; :func:`build` refuses malformed ones."""
+    """A stored record with current field names, without removed fields; :func:`build` refuses malformed ones."""
     if not isinstance(data, Mapping):
         return data
 

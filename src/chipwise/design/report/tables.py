@@ -11,7 +11,7 @@ from chipwise.design.report.record import RunRecord, Trial
 def final_table(record: RunRecord) -> Table:
     """Winner, reference design and knee side by side: quality, measured and predicted cost, constraints.
 
-    Where the run started from a model, the original, its cut and its first layers alone.
+    For a run that started from a model: the original, its cut, and plain truncation.
     """
     if record.start is not None:
         return _cut_table(record)
@@ -48,7 +48,7 @@ def _cut_table(record: RunRecord) -> Table:
 
 
 def constraint_table(record: RunRecord) -> Table:
-    """Every constraint against the winner (the reference design where there is none): promised, measured, limit."""
+    """Every constraint checked for the winner (or else the reference design): predicted, measured, limit."""
     trial = record.trial(record.winner) or record.trial(record.baseline)
     whose = facts.name(record, trial) if trial else "no winner yet"
     table = Table(

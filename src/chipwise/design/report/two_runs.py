@@ -1,4 +1,4 @@
-"""Two runs side by side: their limits, predictions and measurements, designs, and both fronts in one picture."""
+"""Comparison of two runs: limits, predictions and measurements, designs, and both fronts in one plot."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ COLOURS = ("@accent", "@baseline")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TwoRuns:
-    """Records of two runs of one task, and the names under which they are shown."""
+    """Records of two runs of one task, and their display names."""
 
     names: tuple[str, str]
     records: tuple[RunRecord, RunRecord]
@@ -37,12 +37,12 @@ class TwoRuns:
 
     @property
     def task(self) -> str:
-        """The task of both."""
+        """The task of both runs."""
         return self.records[0].task
 
     @property
     def winners(self) -> tuple[Trial | None, ...]:
-        """Their winners, as far as there are any."""
+        """The runs' winners; None for a run without one."""
         return tuple(record.trial(record.winner) for record in self.records)
 
     @property
@@ -60,7 +60,7 @@ Rows = list[tuple[str, ...]]
 
 
 def sections(runs: TwoRuns) -> dict[str, tuple[tuple[str, ...], Rows]]:
-    """Head and rows of each table, by its title."""
+    """Header and rows of each table, by its title."""
     return {
         "Runs": (("", *runs.names), _overview(runs)),
         "Limits": (("limit on", *_each(runs, "limit", "winner")), _limits(runs)),
@@ -148,7 +148,7 @@ def _quality(metric: str, record: RunRecord, trial: Trial) -> str:
 
 
 def notes(runs: TwoRuns) -> list[str]:
-    """Reasons why the two runs are hard to compare, and what is missing."""
+    """Reasons why the two runs are hard to compare, and missing data."""
     found = []
     for name, record in zip(runs.names, runs.records, strict=True):
         if record.status == "partial":
@@ -178,7 +178,7 @@ def tables(runs: TwoRuns) -> list[Table]:
 
 
 def to_data(runs: TwoRuns) -> dict[str, object]:
-    """Everything as JSON holds it, in SI units."""
+    """Everything as JSON values in SI units."""
     metric = facts.latency_metric(runs.records[0])
     return {
         "runs": [

@@ -1,4 +1,4 @@
-"""Limits that a run's winner breaks or that are unconfirmed, with advice, in words."""
+"""Limits that a run's winner breaks or whose status is unconfirmed, with advice, as text."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ KEPT = "everything that is finished is kept"
 class Unmet:
     """A hard limit that the winner does not keep.
 
-    ``unconfirmed`` is a time that was measured too long on a busy machine, ``broken`` what another measurement would
-    not change, and ``unlikely`` what is predicted to hold with less than the run's confidence.
+    ``unconfirmed``: the time exceeds the limit, but was measured on a busy machine. ``broken``: another measurement
+    would not help. ``unlikely``: the limit is predicted to hold with less than the run's confidence.
     """
 
     constraint: Constraint
@@ -34,7 +34,7 @@ class Unmet:
 
 
 def unmet(record: RunRecord) -> tuple[Unmet, ...]:
-    """The hard limits that the winner of a search does not keep; empty if it keeps all, or there is none yet."""
+    """Hard limits that the winner of a search does not keep; empty if it keeps all, or if there is no winner."""
     winner = record.trial(record.winner)
     if winner is None or record.start is not None:
         return ()
@@ -71,7 +71,7 @@ def _unmet(record: RunRecord, winner: Trial, check: facts.Check) -> Unmet | None
 
 
 def verdict(record: RunRecord) -> str:
-    """Limits that the winner breaks, in a sentence; empty if it keeps all."""
+    """One sentence on the limits that the winner breaks; empty if it keeps all."""
     found = unmet(record)
     if not found:
         return ""
@@ -89,9 +89,9 @@ def next_step(record: RunRecord) -> str:
     found = unmet(record)
     if record.status == "partial":
         change = " FILE may have a larger budget, other limits or another seed:" if record.stopped else ""
-        return f"To go on ({KEPT}):{change} {AGAIN}"
+        return f"To continue ({KEPT}):{change} {AGAIN}"
     if not found:
         return ""
     if all(item.state == "unconfirmed" for item in found):
         return f"To measure again, when the machine is idle: {AGAIN}"
-    return f"To go on ({KEPT}), loosen these limits or raise the budget in FILE: {AGAIN}"
+    return f"To continue ({KEPT}), loosen these limits or raise the budget in FILE: {AGAIN}"

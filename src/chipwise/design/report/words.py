@@ -1,4 +1,4 @@
-"""Texts for numbers and metrics: labels, units, the word for a missing number, and the vocabulary of a task."""
+"""Texts for numbers and metrics: labels, units, the text for missing numbers, and the vocabulary of a task."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from chipwise.training.tasks.protocol import Task, TaskLabels
 
 UNKNOWN: Final = "unknown"
 NOT_MEASURED: Final = "not measured"
-_NAMES: Final = {  # in words, and for the head of a table
+_NAMES: Final = {  # full name, and name for table headers
     "ttft_p50": ("time to first token, P50", "TTFT P50"),
     "ttft_p99": ("time to first token, P99", "TTFT P99"),
     "tpot_p50": ("time per output token, P50", "TPOT P50"),
@@ -27,48 +27,48 @@ _NAMES: Final = {  # in words, and for the head of a table
     "expected_loss": ("expected loss, nats per token of the law's text", "loss, nats/token"),
     "perplexity": ("perplexity per token", "perplexity"),
 }
-SERVED: Final = ("ttft_p50", "ttft_p99", "tpot_p50", "tpot_p99", "peak_memory")  # what a measurement may hold
-QUALITY: Final = ("loss", "test_loss")  # losses of whatever task, by the names that records store
-_OF_PASS: Final = ("ttft_p50", "ttft_p99")  # where it is the time of a request
+SERVED: Final = ("ttft_p50", "ttft_p99", "tpot_p50", "tpot_p99", "peak_memory")  # metrics of measurements
+QUALITY: Final = ("loss", "test_loss")  # losses of any task, by their names in records
+_OF_PASS: Final = ("ttft_p50", "ttft_p99")  # names used for the time of a whole request
 _OF_TASKS: Final = {"accuracy": "accuracy", "spearman": "rank correlation"}
 
 
 @dataclass(frozen=True, slots=True)
 class Words:
-    """The vocabulary of a task: its metric, what its data and its requests are called."""
+    """The vocabulary of a task: its metric, and the names of its data and requests."""
 
     task: Task
 
     @property
     def metric(self) -> Metric:
-        """What trainings of the task reveal."""
+        """The task's quality metric."""
         return self.task.metric
 
     @property
     def labels(self) -> TaskLabels:
-        """What things are called in it."""
+        """The task's words for its data and requests."""
         return self.task.labels
 
     def one_pass(self) -> bool:
-        """Whether a request of the task is one pass, so that no token is generated."""
+        """Whether a request of the task is one pass, without generated tokens."""
         return self.task.latency_metric not in PER_TOKEN
 
     def served(self) -> tuple[str, ...]:
-        """Metrics that a measurement of the task's requests may hold."""
+        """Metrics that a measurement of the task's requests may contain."""
         return (*(name for name in SERVED if not (self.one_pass() and name in PER_TOKEN)), *self.labels.derived)
 
     def quality(self, loss: float) -> str:
-        """A loss in the task's words: ``1.234 bits per byte``, ``92 % accuracy``."""
+        """A loss in the task's metric: ``1.234 bits per byte``, ``92 % accuracy``."""
         metric = self.metric
         return f"{metric.text(loss)} {metric.title}"
 
     def entries(self, count: int | None = None) -> str:
-        """The task's word for pieces of data, with their number where it is given."""
+        """The task's word for items of data, with their number if given."""
         one, several = self.labels.entry
         return several if count is None else f"{count:,} {one if count == 1 else several}"
 
     def label(self, metric: str) -> str:
-        """The metric in words; one that has none keeps its name."""
+        """The metric in words; its name if there are none."""
         if (found := of_task(metric)) is not None:
             if found[1] == "original":
                 return "rank correlation with the original's cosines, held-out pairs"
@@ -81,7 +81,7 @@ class Words:
         return _named(metric, 0)
 
     def short(self, metric: str) -> str:
-        """The metric for a table's head."""
+        """A short name of the metric for table headers."""
         if (found := of_task(metric)) is not None:
             return f"{found[0]} on {found[1]}"
         if metric in QUALITY or metric == self.metric.name:
@@ -113,7 +113,7 @@ class Words:
 
 
 def role(name: str) -> str:
-    """A role in words; records store the reference design as ``baseline``."""
+    """Text for a role; records store the reference design as ``baseline``."""
     return "reference design" if name == "baseline" else name
 
 
@@ -130,7 +130,7 @@ def _named(metric: str, form: int) -> str:
 
 
 def kind(metric: str) -> str:
-    """The kind of unit that the metric has."""
+    """The kind of unit of the metric."""
     return (TASK_METRICS | METRICS).get(metric.partition("@")[0], "count")
 
 
@@ -147,19 +147,19 @@ def quantity(value: float | None, unit_kind: str, *, missing: str = UNKNOWN) -> 
 
 
 def count(value: float | None, *, missing: str = UNKNOWN) -> str:
-    """A count with thousands separators; ``about 3.2e14`` from a billion billion on."""
+    """A count with thousands separators; above 1e18 as ``about 3.2e14``."""
     if value is None or not math.isfinite(value):
         return missing
     return f"{value:,.0f}" if abs(value) < 1e15 else f"about {value:.1e}"
 
 
 def limit(text: str) -> str:
-    """A limit as the user wrote it, with the sign that people read."""
+    """A limit as the user wrote it, with typographic signs."""
     return text.replace("<=", "≤").replace(">=", "≥")
 
 
 def change(value: float, reference: float) -> str:
-    """Text on the difference of ``value`` from ``reference``: ``4.1 % lower``, ``about the same``."""
+    """Text on the difference between ``value`` and ``reference``: ``4.1 % lower``, ``about the same``."""
     if reference == 0:
         return UNKNOWN
     share = value / reference - 1
@@ -173,7 +173,7 @@ def change(value: float, reference: float) -> str:
 
 
 def signed(value: float, reference: float) -> str:
-    """The difference as a share of ``reference``, with its sign: ``−12 %``."""
+    """The relative difference from ``reference`` with its sign: ``−12 %``."""
     share = (value / reference - 1) * 100 if reference else math.nan
     if not math.isfinite(share):
         return UNKNOWN

@@ -1,1 +1,1 @@
-"""A run's specification, folder, budget and trials: the files that every search writes and resumes from."""
+"""Specification, folder, budget and trials of a run: the files that every search writes and resumes from."""

@@ -1,8 +1,8 @@
-"""The field ``budget`` of a run file, and the largest share for trainings.
+"""The field ``budget`` of a run file, and the largest share of it for trainings.
 
-A budget is CPU time, GPU time, tokens or dollars. CPU time on this machine counts all that a search does there; every
-other budget counts trainings alone: what the search itself does (calibrating, measuring, the report) is recorded in CPU
-seconds and limited by nothing.
+A budget is CPU time, GPU time, tokens or dollars. CPU time on this machine counts everything a search does there. Every
+other budget counts only trainings; the other work (calibration, measurements, the report) is recorded in CPU seconds
+but not limited.
 """
 
 from __future__ import annotations
@@ -16,23 +16,23 @@ from chipwise.errors import SpecError, UnitError
 from chipwise.training.trainers.train_spec import TrainSpec
 
 Unit = Literal["cpu", "gpu", "tokens", "usd"]
-Charged = Literal["cpu", "gpu", "tokens"]  # what a training is charged in: seconds of its device, or tokens
+Charged = Literal["cpu", "gpu", "tokens"]  # unit of a training's charge: seconds of its device, or tokens
 
 UNITS: tuple[Unit, ...] = ("cpu", "gpu", "tokens", "usd")
 USUAL_CPU = "20 min"
 LEAST_S, LEAST_TOKENS = 20.0, 100_000
-SHORTEST = {"cpu": 1.0, "gpu": 1.0, "tokens": 50_000.0}  # a shorter training shows nothing
+SHORTEST = {"cpu": 1.0, "gpu": 1.0, "tokens": 50_000.0}  # shorter trainings are not informative
 FINAL_SHARE = 0.7  # of the whole: about what the training of the winner takes where a run file leaves ``final`` out
 MOST_WORKERS = 1024
-_LATER = {"later": True}  # leaves the identity of files that do not use the field as it was
+_LATER = {"later": True}  # keeps the identity of run files that do not use the field
 _MEANT = {"cpu": "CPU seconds", "gpu": "GPU seconds", "tokens": "tokens", "usd": "dollars"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BudgetSpec:
-    """Budget of the whole search, and how it is divided. Give one of ``cpu``, ``gpu``, ``tokens`` and ``usd``.
+    """Budget of a whole search, and its division. Give one of ``cpu``, ``gpu``, ``tokens`` and ``usd``.
 
-    Dollars may stand beside tokens: trainings then end where the first of the two is spent.
+    Dollars may be combined with tokens; trainings then end when the first of the two is used up.
 
     ``cpu`` counts every phase where the search trains on this machine's cores: calibration, tokenisers, trainings,
     measurements. The others count trainings alone.
@@ -41,7 +41,7 @@ class BudgetSpec:
     With it, two or more finalists and the reference design are trained for exactly that much each, in the same unit.
     """
 
-    cpu: str | float | None = None  # 20 min, unless there is another budget; a bare number is refused: it lacks a unit
+    cpu: str | float | None = None  # 20 min if no budget is given; a number needs a unit
     final: str | float | None = None
     workers: int = 2
     gpu: str | float | None = field(default=None, metadata=_LATER)
@@ -91,7 +91,7 @@ class BudgetSpec:
         """The whole budget in CPU seconds.
 
         Raises:
-            SpecError: The budget is of another kind.
+            SpecError: The budget is not CPU time.
         """
         self.require_cpu("this")
         return self.total
@@ -101,16 +101,16 @@ class BudgetSpec:
         """CPU seconds of one final training.
 
         Raises:
-            SpecError: The budget is of another kind.
+            SpecError: The budget is not CPU time.
         """
         self.require_cpu("this")
         return self.final_amount
 
     def require_cpu(self, what: str) -> None:
-        """Refuses a budget that is not CPU time; ``what`` needs one that is.
+        """Refuses a budget that is not CPU time; ``what`` is the feature that needs CPU time.
 
         Raises:
-            SpecError: It is of another kind.
+            SpecError: The budget is not CPU time.
         """
         if self.unit != "cpu":
             raise SpecError(
@@ -120,19 +120,19 @@ class BudgetSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Allowance:
-    """A budget in the unit of trainings: device seconds, or tokens."""
+    """A budget in the unit in which trainings are charged: device seconds, or tokens."""
 
     unit: Charged
     total: float
-    final: float  # one final training
-    whole: bool  # whether everything the search does on this machine counts, not its trainings alone
+    final: float  # budget of one final training
+    whole: bool  # whether everything the search does on this machine counts, not only trainings
     alone: bool = False  # whether one design is trained for all that is left, ``final`` being about as much
-    usd: float | None = None  # of a budget in tokens, the dollars that it may not exceed either
-    usd_per_s: float | None = None  # of the device that trains
+    usd: float | None = None  # dollar limit of a budget in tokens
+    usd_per_s: float | None = None  # price of the training device
 
     @property
     def shortest(self) -> float:
-        """The least that a training is worth making for."""
+        """The shortest training that is informative."""
         return SHORTEST[self.unit]
 
     def show(self, amount: float) -> str:
@@ -142,9 +142,9 @@ class Allowance:
         return f"{amount:.0f} s of {self.unit.upper()} time"
 
     def left(self, *, seconds: float, tokens: float) -> float:
-        """The rest after trainings of these seconds and tokens.
+        """The remaining budget after trainings that took these seconds and tokens.
 
-        Of a budget in tokens that dollars limit too, the tokens that they still pay for at the rate so far.
+        If dollars limit a budget in tokens, it is at most the tokens that the remaining dollars buy at the rate so far.
         """
         rest = self.total - (tokens if self.unit == "tokens" else seconds)
         if self.usd is None or self.usd_per_s is None or not tokens or not seconds:
@@ -152,15 +152,15 @@ class Allowance:
         return min(rest, (self.usd / self.usd_per_s - seconds) * tokens / seconds)
 
     def charge(self, *, seconds: float, tokens: int) -> float:
-        """The charge of a training by its seconds and tokens."""
+        """The charge of a training, given its seconds and tokens."""
         return float(tokens) if self.unit == "tokens" else seconds
 
 
 def allowance(budget: BudgetSpec, train: TrainSpec) -> Allowance:
-    """The allowance of trainings from ``budget`` on the trainer of ``train``.
+    """The allowance of trainings for ``budget`` with the trainer of ``train``.
 
     Raises:
-        SpecError: The trainer cannot account for such a budget, or dollars are given and no price.
+        SpecError: The trainer cannot account for such a budget, or dollars are given without a price.
     """
     if budget.unit not in train.accounts:
         wanted = " or ".join(unit for unit in UNITS if unit in train.accounts)

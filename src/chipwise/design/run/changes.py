@@ -1,7 +1,7 @@
-"""Fields that may change when a run is resumed: limits, budgets and the seed. Other differences are refused by name.
+"""Fields that may change when a run is resumed: limits, budgets and the seed. Other changes are refused.
 
-What a search by law finds is of one budget of tokens, and every stage from a pretrained model of one seed: these two
-kinds of run keep them.
+Exceptions: a search by law keeps its budget, because results depend on its tokens; a run from a pretrained model keeps
+its seed, because every stage depends on it.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from chipwise.errors import SpecError, short
 AnySpec = RunSpec | StartSpec
 MAY_CHANGE = "limits (constraints, confidence), the budget and the seed"
 _BY_LAW, _FROM_MODEL = "limits (constraints, confidence) or another seed", "limits (constraints) or another budget"
-_FREE = ("folder", "budget.workers", "train.on", "train.device")  # where things are done, which changes no result
+_FREE = ("folder", "budget.workers", "train.on", "train.device")  # they do not affect results
 _MISSING = object()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Basis:
-    """Changeable fields that decisions of a run depend on, as plain values for the study."""
+    """Changeable fields that decisions of a run depend on, as plain values to store in the study."""
 
     limits: dict[str, object]
     budget: dict[str, object]
@@ -31,7 +31,7 @@ class Basis:
 
     @classmethod
     def of(cls, spec: AnySpec) -> Basis:
-        """The basis of the decisions of ``spec``."""
+        """The basis of decisions under ``spec``."""
         limits: dict[str, object] = {"constraints": spec.constraints}
         if isinstance(spec, RunSpec):
             elsewhere = {item.device: dict(item.constraints) for item in spec.targets}
@@ -57,7 +57,7 @@ def check_changes(was: AnySpec, now: AnySpec, *, folder: object) -> None:
 
 
 def differences(was: AnySpec, now: AnySpec) -> Iterator[tuple[str, object, object]]:
-    """Fields that may not change and differ, with both values."""
+    """Fields that differ but may not change, with both values."""
     before, after = dict(_flat(plain(was))), dict(_flat(plain(now)))
     keeps = "seed" if isinstance(now, StartSpec) else "budget" if now.quality.chosen == "law" else ""
     for field in dict.fromkeys((*before, *after)):
@@ -74,7 +74,7 @@ def _may_change(field: str) -> bool:
 
 
 def _flat(value: object, path: str = "") -> Iterator[tuple[str, object]]:
-    """Leaves by the paths of their fields; lists of plain values are leaves."""
+    """Leaf values by field path; lists of plain values are leaves."""
     if isinstance(value, Mapping):
         for name, item in value.items():
             yield from _flat(item, f"{path}.{name}" if path else str(name))

@@ -8,7 +8,7 @@
     ├── profile.json       this machine, as calibrated for the run
     ├── spent.json         CPU seconds by phase
     ├── corpus/            tokenisers and encoded text
-    ├── trainings/<arch>/  checkpoints and weights, shared by trials that differ in weight format alone
+    ├── trainings/<arch>/  checkpoints and weights, shared by trials that differ only in weight format
     ├── jobs/              trainings to run elsewhere, with train: {on: jobs}
     ├── trials/<number>/   exported graphs
     ├── winner/            the Hugging Face folder and model.onnx
@@ -32,11 +32,11 @@ from chipwise.design.strategies.storage import is_url, without_password
 from chipwise.errors import Infeasible, SpecError, StudyError
 from chipwise.model.arch.arch import ArchSpec
 
-PROMISES = "chipwise.json"  # in the winner's folder: design, workload, limits and what was promised
+PROMISES = "chipwise.json"  # in the winner's folder: design, workload, limits and predictions
 
 
 def holds_run(path: Path) -> bool:
-    """Whether a folder holds a run, wherever its trials are kept."""
+    """Whether a folder contains a run, wherever its trials are stored."""
     if (path / "study.journal").exists() or (path / "about.json").exists():
         return True
     known = path / "spec.json"
@@ -48,16 +48,17 @@ class RunFolder:
     """One run's folder, locked while it is open. Use as a context manager.
 
     Args:
-        path: The folder; it is created when missing.
+        path: The folder; created if missing.
         spec: The specification of the run.
-        resume: Go on with what the folder holds.
-        restart: Put what the folder holds aside, under a name with the time, and begin anew.
-        storage: Where trials are kept instead of in the folder: a database's URL, or another journal's path. A resumed
-            run continues where it was kept.
+        resume: Continue the run in the folder.
+        restart: Rename the existing folder, adding the time to its name, and start a new run.
+        storage: Where trials are stored instead of in the folder: a database's URL, or another journal's path. A
+            resumed run continues with the same storage.
 
     Raises:
-        StudyError: The folder is in use, holds a run and neither resume nor restart is given, or is of another kind.
-        SpecError: The run that is resumed differs in more than may change; names the field.
+        StudyError: The folder is in use, is of another kind, or contains a run and neither ``resume`` nor ``restart``
+            is given.
+        SpecError: The resumed run differs in a field that may not change; the message names it.
         StorageError: The folder cannot be written.
     """
 
@@ -71,13 +72,13 @@ class RunFolder:
         storage: str | None = None,
     ) -> None:
         self.path, self.spec, self.identity = path, spec, spec.identity
-        self.before: RunSpec | StartSpec | None = None  # the spec so far, where the resumed run changes it
+        self.before: RunSpec | StartSpec | None = None  # the previous spec, if the resumed run changes it
         self._lock: IO[str] | None = None
         self.resumed = resume and self._begun
         with disk(path):
             path.mkdir(parents=True, exist_ok=True)
             self._acquire()
-            if restart and self._begun:  # and nobody works in it
+            if restart and self._begun:  # safe, because the lock shows that no search uses the folder
                 self.close()
                 path.rename(path.with_name(f"{path.name}-{time.strftime('%Y%m%d-%H%M%S')}"))
                 path.mkdir()
@@ -92,7 +93,7 @@ class RunFolder:
             raise
 
     def write_spec(self) -> None:
-        """Writes the specification, with the identity that the run began with.
+        """Writes the specification with the identity that the run started with.
 
         Raises:
             StorageError: The disk is full.
@@ -104,7 +105,7 @@ class RunFolder:
         stream = (self.path / "run.lock").open("a")
         try:
             import fcntl
-        except ImportError:  # no advisory locks on this system
+        except ImportError:  # this system has no advisory locks
             self._lock = stream
             return
         try:
@@ -118,7 +119,7 @@ class RunFolder:
 
     @property
     def _begun(self) -> bool:
-        """Whether the folder holds a run, wherever its trials are kept."""
+        """Whether the folder contains a run, wherever its trials are stored."""
         return holds_run(self.path)
 
     def _stored(self) -> str | None:
@@ -128,7 +129,7 @@ class RunFolder:
         return None if found is None else str(found)
 
     def _where(self, storage: str | None, *, resume: bool) -> str | None:
-        """Storage of the trials: as given, else as before; None for the folder's own journal."""
+        """Storage of the trials: the given one, else the previous one; None for the folder's own journal."""
         known = self._stored() if resume else None
         if storage is None and known is not None and ":***@" in known:
             raise StudyError(f"{self.path}: its trials are in {known}; name it again, with its password, by --storage")
@@ -145,14 +146,14 @@ class RunFolder:
 
     @property
     def study_name(self) -> str:
-        """The run's name in its own journal; in a shared store, a unique one."""
+        """Name of the study: the run's name in its own journal, a unique name in shared storage."""
         return self.spec.name if self.storage is None else f"{self.spec.name}-{self.identity}"
 
     def check_trials_belong_to_run(self, trials: int) -> None:
-        """Refuses a store that holds trials while the folder holds none of their trainings.
+        """Refuses storage that contains trials while the folder contains none of their trainings.
 
         Raises:
-            StudyError: It does.
+            StudyError: The trials belong to another folder.
         """
         if trials and not self.resumed:
             raise StudyError(
@@ -175,17 +176,17 @@ class RunFolder:
         self._take_up(held)
 
     def _identity_of(self, held: dict[str, object]) -> object:
-        """Identity of the specification in the folder; it may differ from that at the run's beginning."""
+        """Identity of the specification in the folder, which may differ from that at the start of the run."""
         try:
             return any_spec(held.get("spec"), file=str(self.path / "spec.json")).identity
-        except SpecError:  # of a version that had other fields
+        except SpecError:  # written by a version with other fields
             return held.get("identity")
 
     def _take_up(self, held: dict[str, object]) -> None:
-        """Opens a run whose specification changes, or was changed, in changeable fields.
+        """Opens a run whose specification changes, or was changed before, in changeable fields.
 
         Raises:
-            SpecError: Something else is changed; names the field.
+            SpecError: Another field is changed; the message names it.
             StudyError: The run cannot be compared.
         """
         elsewhere = "search into another folder with --out, or put it aside with --restart"
@@ -203,9 +204,9 @@ class RunFolder:
         self.before = was
 
     def withdraw(self) -> None:
-        """Removes the files of a run that could not start, so that the next search finds no run here.
+        """Removes the files of a run that could not start, so that the folder contains no run.
 
-        A run that was there before, or whose trials are kept elsewhere, stays.
+        Runs that existed before, or whose trials are stored elsewhere, are kept.
         """
         if self.resumed or self.storage is not None:
             return
@@ -223,24 +224,24 @@ class RunFolder:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
-        """Releases the folder; where nothing keeps the limits, a winner under former ones is put aside first."""
+        """Releases the folder. If no design keeps the limits, a winner under earlier limits is moved aside first."""
         if isinstance(error, Infeasible) and self.winner.exists():
             self.winner.rename(self.path / f"winner-{time.strftime('%Y%m%d-%H%M%S')}")
         self.close()
 
     @property
     def study(self) -> Path:
-        """The journal of trials, unless they are kept elsewhere."""
+        """Path of the journal of trials, unless they are stored elsewhere."""
         return self.path / "study.journal"
 
     @property
     def about(self) -> Path:
-        """Model and text that the stages' files belong to, if the run starts from a model."""
+        """File that identifies the model and text of stored stages, for runs that start from a model."""
         return self.path / "about.json"
 
     @property
     def profile(self) -> Path:
-        """This machine as calibrated."""
+        """The calibrated profile of this machine."""
         return self.path / "profile.json"
 
     @property
@@ -250,7 +251,7 @@ class RunFolder:
 
     @property
     def spent(self) -> Path:
-        """CPU seconds by phase, written while a phase is under way."""
+        """CPU seconds by phase, updated during a phase."""
         return self.path / "spent.json"
 
     @property

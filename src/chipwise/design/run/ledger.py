@@ -1,4 +1,4 @@
-"""CPU time of a run by phase: of this process and all its children."""
+"""Records the CPU time of a run by phase, including all child processes."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from chipwise.errors import InputError
 
 
 class Ledger:
-    """CPU seconds spent by phase, earlier sittings of the same run included.
+    """CPU seconds spent by phase, including earlier sessions of the same run.
 
     Args:
-        before: What earlier sittings spent, as the study holds it.
-        file: Where the ledger is saved while a phase is under way; newer than ``before`` after a kill.
+        before: CPU seconds of earlier sessions, as stored in the study.
+        file: File in which the ledger is saved during a phase; after a kill it is newer than ``before``.
     """
 
     def __init__(self, before: dict[str, float], *, file: Path | None = None) -> None:
@@ -30,7 +30,7 @@ class Ledger:
         self._mark = self._used()
 
     def begin(self, phase: str) -> None:
-        """Ends the phase under way and begins ``phase``."""
+        """Ends the current phase and begins ``phase``."""
         self.settle()
         self._phase = phase
 
@@ -43,7 +43,7 @@ class Ledger:
         return self.spent
 
     def save(self) -> dict[str, float]:
-        """Settles and writes the ledger down; returns a copy of the CPU seconds by phase.
+        """Settles and writes the ledger; returns a copy of the CPU seconds by phase.
 
         Raises:
             StorageError: The disk is full.
@@ -55,19 +55,19 @@ class Ledger:
         return spent
 
     def saved_total_s(self, *, at_least_s: float) -> float:
-        """The CPU seconds that are written down; they are written when ``at_least_s`` more were spent."""
+        """Saved CPU seconds; saves first if at least ``at_least_s`` more were spent since the last save."""
         if self.total_s - self._saved_s >= at_least_s:
             self.save()
         return self._saved_s
 
     @property
     def total_s(self) -> float:
-        """All that was spent so far."""
+        """Total CPU seconds spent so far."""
         return sum(self.settle().values())
 
     @staticmethod
     def _used() -> float:
-        """CPU seconds of this process and of its children, ended or alive."""
+        """CPU seconds of this process and of its children, finished or running."""
         times = os.times()
         total = times.user + times.system + times.children_user + times.children_system
         for child in psutil.Process().children(recursive=True):
@@ -80,7 +80,7 @@ class Ledger:
 
 
 def _read(file: Path | None) -> dict[str, float]:
-    """Reads a file that :meth:`Ledger.save` wrote; empty if it is missing or damaged."""
+    """Reads a file written by :meth:`Ledger.save`; empty if it is missing or damaged."""
     if file is None or not file.exists():
         return {}
     try:

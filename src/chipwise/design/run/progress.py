@@ -1,4 +1,4 @@
-"""Progress of a running search, as the command line shows it, and ``search()`` in a terminal or a notebook."""
+"""Progress of a running search, for the command line and for ``search()`` in terminals and notebooks."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ class Status:
     training: int = 0
     measured: int = 0
     failed: int = 0
-    best_loss: float | None = None  # the least loss so far
-    metric: Metric = BITS_PER_BYTE  # that progress is shown in
+    best_loss: float | None = None  # lowest loss so far
+    metric: Metric = BITS_PER_BYTE  # metric in which progress is shown
     best: str = ""
-    unit: Charged = "cpu"  # of the two that follow: CPU or GPU seconds, or tokens
+    unit: Charged = "cpu"  # unit of the next two fields: CPU or GPU seconds, or tokens
     spent: float = 0.0
     budget: float = 0.0
     workers: int = 1
@@ -36,7 +36,7 @@ class Status:
 
     @property
     def left_s(self) -> float:
-        """Seconds of waiting left on idle cores, if the whole budget is used; NaN if the budget is not a time."""
+        """Expected seconds until the whole budget is used, on idle cores; NaN if the budget is not a time."""
         return math.nan if self.unit == "tokens" else max(0.0, self.budget - self.spent) / self.workers
 
 
@@ -44,7 +44,7 @@ Observer = Callable[[Status], None]
 
 
 def silent(status: Status) -> None:
-    """The observer that shows nothing."""
+    """An observer that shows nothing."""
 
 
 UNITS: dict[Charged, tuple[str, str]] = {
@@ -52,8 +52,8 @@ UNITS: dict[Charged, tuple[str, str]] = {
     "gpu": ("GPU-s", "GPU time"),
     "tokens": ("tokens", "tokens"),
 }
-EVERY_S = 0.5  # between two drawings of a line
-WIDTH = 110  # characters of a line that is drawn again
+EVERY_S = 0.5  # seconds between updates of the line
+WIDTH = 110  # characters of the line
 
 
 def line_of(status: Status) -> str:
@@ -69,19 +69,19 @@ def line_of(status: Status) -> str:
 
 
 def best_of(status: Status) -> str:
-    """The least loss so far, in the task's metric."""
+    """The lowest loss so far, in the task's metric."""
     return f"{status.metric.text(status.best_loss or 0.0)} {status.metric.short or status.metric.title}"
 
 
 def _clock(status: Status) -> str:
-    """Spent and total budget, such as ``[ 12/100 CPU-s]``."""
+    """Used and total budget, such as ``[ 12/100 CPU-s]``."""
     if status.unit == "tokens":
         return f"[{amount_of(status.spent, status)} of {amount_of(status.budget, status)} tokens]"
     return f"[{status.spent:5.0f}/{status.budget:.0f} {UNITS[status.unit][0]}]"
 
 
 def amount_of(value: float, status: Status) -> str:
-    """An amount of the budget as text."""
+    """A quantity of the budget as text."""
     return units.show(value, "count" if status.unit == "tokens" else "time")
 
 
@@ -89,7 +89,7 @@ def seen(stream: TextIO | None = None) -> Observer:
     """An observer that redraws one line in a terminal or notebook; :func:`silent` elsewhere.
 
     Args:
-        stream: Where it draws; standard error in a terminal, standard output in a notebook.
+        stream: Output stream. Default: standard error in a terminal, standard output in a notebook.
     """
     if stream is None:
         stream = sys.stdout if _in_notebook() else sys.stderr

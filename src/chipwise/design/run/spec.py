@@ -1,4 +1,4 @@
-"""The specification of one search, as its YAML file states it."""
+"""The specification of a search, as stated in its YAML file."""
 
 from __future__ import annotations
 
@@ -39,15 +39,15 @@ from chipwise.training.tasks.protocol import TASKS, Task
 from chipwise.training.trainers.train_spec import TrainSpec
 
 LOCAL_RUNTIME = "onnxruntime"
-DEFAULT = "default"  # what a run file without a runtime means
-MOST_THREADS = 1024  # more than any machine's cores that this was tried on
+DEFAULT = "default"  # default of a run file without a runtime
+MOST_THREADS = 1024  # more cores than any tested machine
 MOST_DEVICES = 1024
 MOST_PLANNED = 1_000_000
 EXPECTED_LOSS = "expected_loss"
-FORMATS = ("fp32", "int8", "int4")  # that trained weights are rounded to and evaluated in
+FORMATS = ("fp32", "int8", "int4")  # formats in which trained weights are evaluated
 CONFIDENCE = "90 %"
-SHARED_SHARE = 0.25  # of budget.cpu, for the training of the supernet
-_LATER = {  # fields after the first release, as it did it
+SHARED_SHARE = 0.25  # share of budget.cpu for training the supernet
+_LATER = {  # fields added after the first release, with the value that it used
     "targets": [],
     "across": "worst",
     "profiling": "hybrid",
@@ -65,7 +65,7 @@ ON_SHEETS = (
     "throughput",
     "parameters",
     *SPENDING,
-)  # what a data sheet's price table tells
+)  # metrics in a data sheet's price table
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,19 +73,19 @@ class TargetSpec:
     """The device and runtime that will serve the winner.
 
     ``device`` is ``local`` (this machine, which is calibrated and measured), a data sheet's name or file, a taught or
-    calibrated profile, or ``ssh:user@host``, measured over ssh and predicted as the data sheet that ``like`` names.
-    ``power`` and ``price`` are what no data sheet tells: watts drawn while it serves, and dollars an hour.
+    calibrated profile, or ``ssh:user@host``, which is measured over ssh and predicted by the data sheet in ``like``.
+    ``power`` and ``price`` state watts while serving and dollars per hour.
     """
 
     device: str = "local"
-    runtime: str = DEFAULT  # onnxruntime here, else the device's own, such as llama.cpp on a phone
+    runtime: str = DEFAULT  # onnxruntime on this machine, else the device's own, such as llama.cpp on a phone
     threads: int = 1
     power: str | float | None = None  # such as 15 W
     price: str | float | None = None  # such as 0.10 USD/h
     tp: int = 1  # tensor-parallel degree
     pp: int = 1  # pipeline stages
-    kv: str | None = None  # KV-cache dtype; that of the activations unless given
-    like: str | None = None  # data sheet by which an ssh device is predicted
+    kv: str | None = None  # KV-cache dtype; that of the activations by default
+    like: str | None = None  # data sheet that predicts an ssh device
 
     def __post_init__(self) -> None:
         positive(self, "threads", most=MOST_THREADS)
@@ -106,13 +106,13 @@ class TargetSpec:
 
     @property
     def sheet(self) -> datasheet.DeviceProfile | None:
-        """The device's data sheet for predictions; None if a calibration predicts."""
+        """The data sheet that predicts the device; None if a calibration does."""
         name = self.like if self.device.startswith("ssh:") else self.device
         return None if self.local or name is None or name.endswith(".json") else datasheet.load(name)
 
     @property
     def rates(self) -> Rates:
-        """Watts and price of its time, as far as stated."""
+        """Stated watts and price."""
         return Rates(
             power_w=None if self.power is None else _positive(self.power, "power", "power"),
             usd_per_s=None if self.price is None else _positive(self.price, "price_rate", "price"),
@@ -124,10 +124,10 @@ class TargetSpec:
         return default_runtime(self.named_sheet())
 
     def named_sheet(self) -> datasheet.DeviceProfile:
-        """The data sheet of its device.
+        """The data sheet of the device.
 
         Raises:
-            SpecError: There is none of this name.
+            SpecError: There is no data sheet of this name.
         """
         try:
             sheet = self.sheet
@@ -141,7 +141,7 @@ class TargetSpec:
         if self.device.startswith("ssh:"):
             if self.like is None:
                 raise SpecError(
-                    "name the data sheet that comes nearest to the machine, such as like: raspberry-pi-5 (chipwise "
+                    "name the data sheet of the most similar device, such as like: raspberry-pi-5 (chipwise "
                     "devices lists them): candidates are predicted by it until they are measured",
                     field="like",
                 )
@@ -160,11 +160,11 @@ class TargetSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AlsoOn:
-    """One more device that the winner shall be good on, known by its data sheet: predicted there, not measured.
+    """Another device that the winner should suit, described by its data sheet: predicted, not measured.
 
-    Predictions are those of ``chipwise estimate`` in ``runtime``, which is the device's own unless given. ``weight``
-    counts where costs are weighted. Limits are on what a data sheet tells: medians, memory, parameters, and power,
-    energy and price where it lists what they need.
+    Predictions are those of ``chipwise estimate`` in ``runtime`` (by default the device's own). ``weight`` is used if
+    costs are weighted. Limits may be on medians, memory and parameters, and on power, energy and price if the data
+    sheet has the necessary figures.
     """
 
     device: str
@@ -180,7 +180,7 @@ class AlsoOn:
         for limit in self.limits:
             if limit.metric not in ON_SHEETS:
                 raise SpecError(
-                    f"no data sheet has it; {nearest(limit.metric, ON_SHEETS)}", field=f"constraints.{limit.metric}"
+                    f"no sheet predicts it; {nearest(limit.metric, ON_SHEETS)}", field=f"constraints.{limit.metric}"
                 )
             if limit.metric in SPENDING:
                 _told(sheet, limit.metric, f"constraints.{limit.metric}")
@@ -205,7 +205,7 @@ class AlsoOn:
 
     @property
     def limits_there(self) -> tuple[Constraint, ...]:
-        """Limits on the other device, as limits on metrics called ``metric@device``."""
+        """The limits on this device, with metrics named ``metric@device``."""
         return tuple(replace(limit, metric=f"{limit.metric}@{self.sheet.name}") for limit in self.limits)
 
 
@@ -218,17 +218,17 @@ def _told(sheet: datasheet.DeviceProfile, metric: str, field: str) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QualitySpec:
-    """Evaluation of candidates before their final training.
+    """How candidates are evaluated before their final training.
 
-    ``short-training`` trains many shortly and fewer longer; ``supernet`` first trains a supernet and uses its scores of
-    candidates as a prior; ``proxy`` trains nothing before the final trainings and ranks candidates by the scaling law;
-    ``auto`` is ``short-training`` until another is measured to be better (docs/notes/judging.md).
+    ``short-training`` trains many candidates for a short time and fewer for longer; ``supernet`` first trains a
+    supernet and uses its scores as a prior; ``proxy`` trains nothing before the final trainings and ranks candidates by
+    the scaling law; ``auto`` is ``short-training``, which was best in measurements (docs/notes/judging.md).
 
-    ``law`` trains nothing at all: designs are ranked by a law of loss after ``budget.tokens`` of training, and the
-    winner comes with a plan of its training.
+    ``law`` trains nothing at all: designs are ranked by the loss that a scaling law expects after ``budget.tokens`` of
+    training, and the winner comes with a training plan.
 
-    ``budget`` is the CPU time of the supernet's training; ``law`` a CSV file of trainings of your own, which correct
-    the shipped law; ``plan_device`` and ``plan_devices`` are what the winner's training is planned for.
+    ``budget`` is the CPU time of the supernet's training; ``law`` is a CSV file of your own trainings, which update the
+    shipped law; ``plan_device`` and ``plan_devices`` are the devices in the winner's training plan.
     """
 
     method: Literal["auto", "supernet", "short-training", "proxy", "law"] = "auto"
@@ -254,11 +254,11 @@ class QualitySpec:
 
     @property
     def chosen(self) -> str:
-        """The method that is meant."""
+        """The effective method, with ``auto`` resolved."""
         return "short-training" if self.method == "auto" else self.method
 
     def shared_s(self, cpu_s: float) -> float:
-        """CPU seconds of the supernet's training, of a whole budget of ``cpu_s``; 0 if there is none."""
+        """CPU seconds of the supernet's training for a total budget of ``cpu_s``; 0 without a supernet."""
         if self.chosen != "supernet":
             return 0.0
         return SHARED_SHARE * cpu_s if self.budget is None else _seconds(self.budget, "budget")
@@ -266,14 +266,14 @@ class QualitySpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskSpec:
-    """A task that finalists are evaluated on: a shipped one by its name, or a CSV or JSON Lines file.
+    """A task on which finalists are evaluated: a shipped one by name, or a CSV or JSON Lines file.
 
-    A file's path starts at the run file's folder; its name without the ending is the task's name in constraints.
+    A file's path is relative to the run file's folder; its name without suffix is the task's name in constraints.
     """
 
     name: str | None = None
     file: str | None = None
-    kind: Kind | None = None  # what the labels in a file are; None: decided by the file
+    kind: Kind | None = None  # kind of the labels in a file; None: detected
 
     def __post_init__(self) -> None:
         if (self.name is None) == (self.file is None):
@@ -282,7 +282,7 @@ class TaskSpec:
             known = [*EVALUATIONS.names(), "or a .csv or .jsonl file"]
             raise SpecError(f"unknown task {self.name!r}; {nearest(self.name, known)}", field="name")
         if self.name is not None and self.kind is not None:
-            raise SpecError("only of a file", field="kind")
+            raise SpecError("only valid for a file", field="kind")
         if self.file is not None and Path(self.file).suffix.lower() not in (".csv", ".jsonl"):
             raise SpecError(f"{self.file!r} is neither .csv nor .jsonl", field="file")
 
@@ -292,7 +292,7 @@ class TaskSpec:
         return self.name if self.name is not None else Path(str(self.file)).stem
 
     def where(self, base: str | Path) -> str:
-        """The shipped task's name, or the file's path from ``base``."""
+        """The shipped task's name, or the file's path relative to ``base``."""
         return self.name if self.name is not None else str(Path(base) / str(self.file))
 
 
@@ -328,24 +328,24 @@ class RunSpec:
     name: str
     workload: Workload
     space: SpaceSpec
-    task: str = "text"  # what is asked of models: a row of the table in training/tasks/protocol.py
-    data: Mapping[str, object] = field(default_factory=dict)  # needed wherever something is trained
+    task: str = "text"  # task of the models: a name in the table of training/tasks/protocol.py
+    data: Mapping[str, object] = field(default_factory=dict)  # required if anything is trained
     target: TargetSpec = field(default_factory=TargetSpec)
     constraints: Mapping[str, object] = field(default_factory=dict)
     objectives: Mapping[str, str] = field(default_factory=lambda: {"bits_per_byte": "minimize", "tpot_p50": "minimize"})
     budget: BudgetSpec = field(default_factory=BudgetSpec)
     search: StrategySpec = field(default_factory=StrategySpec)
     targets: tuple[AlsoOn, ...] = ()
-    across: Literal["worst", "weighted"] = "worst"  # how objectives in seconds count where there are targets
+    across: Literal["worst", "weighted"] = "worst"  # how objectives in seconds are combined over targets
     profiling: Literal["simulated", "measured", "hybrid"] = (
-        "hybrid"  # which candidates are measured before they continue
+        "hybrid"  # which candidates are measured before they are trained further
     )
-    tasks: tuple[TaskSpec, ...] = ()  # that finalists and reference design are evaluated on at the end
+    tasks: tuple[TaskSpec, ...] = ()  # tasks on which finalists and reference design are evaluated at the end
     quality: QualitySpec = field(default_factory=QualitySpec)
     train: TrainSpec = field(default_factory=TrainSpec)
-    confidence: str | float = CONFIDENCE  # with which a limit on something predicted must hold
+    confidence: str | float = CONFIDENCE  # probability with which limits on predictions must hold
     seed: int = 0
-    folder: str = "."  # the file's own folder, against which data paths are read; not a field of the file
+    folder: str = "."  # folder of the run file, for relative data paths; not a field of the file
 
     def __post_init__(self) -> None:
         if not self.name or not self.name.isprintable() or set("/\\") & set(self.name) or self.name[0] == ".":
@@ -388,7 +388,7 @@ class RunSpec:
             self._check_law()
         elif unknown := [name for name in self.space.formats if name not in FORMATS]:
             raise SpecError(
-                f"trained models are judged and exported in {', '.join(FORMATS)}, not in {unknown[0]}; choose of these "
+                f"models are evaluated and exported in {', '.join(FORMATS)}, not in {unknown[0]}; choose of these "
                 "(a data sheet's runtime stores them in its own formats), or quality: law, which trains nothing",
                 field="space.weights",
             )
@@ -404,7 +404,7 @@ class RunSpec:
             raise SpecError("these are evaluations of text models; leave them out", field="tasks")
 
     def _require_known(self) -> None:
-        """Refuses unreadable constraints and objectives, and those that need facts which the target does not state."""
+        """Refuses invalid constraints and objectives, and those whose data the target does not state."""
         limited = [(item.metric, "constraints") for item in self.limits]
         sought = [(item.metric, "objectives") for item in self.goals]
         for metric, where in (*limited, *sought):
@@ -438,7 +438,7 @@ class RunSpec:
                 raise SpecError("a search by law has only hard limits on costs", field=f"constraints.{limit.metric}")
 
     def _require_told(self, metric: str, field: str) -> None:
-        """Refuses a metric that the target cannot measure or predict, or that requests of the task do not have."""
+        """Refuses a metric that the target cannot measure or predict, or that does not apply to the task's requests."""
         if self.task_settings.latency_metric not in PER_TOKEN and metric in PER_TOKEN:
             raise SpecError(
                 f"a request of {self.task} is one pass, no token is generated; use {self.task_settings.latency_metric}",
@@ -482,7 +482,7 @@ class RunSpec:
 
     @property
     def allowance(self) -> Allowance:
-        """The share of the budget for trainings, in their unit."""
+        """The share of the budget for trainings, in the unit of trainings."""
         return allowance(self.budget, self.train)
 
     @property
@@ -493,7 +493,7 @@ class RunSpec:
 
     @property
     def limits_elsewhere(self) -> tuple[Constraint, ...]:
-        """The constraints on other devices, on metrics called ``metric@device``."""
+        """The constraints on other devices, with metrics named ``metric@device``."""
         return tuple(limit for item in self.targets for limit in item.limits_there)
 
     @property
@@ -504,7 +504,7 @@ class RunSpec:
 
     @property
     def floors(self) -> tuple[Constraint, ...]:
-        """Constraints on results of tasks."""
+        """Constraints on the results of tasks."""
         return tuple(limit for limit in self.limits if limit.task is not None)
 
     @property
@@ -514,9 +514,9 @@ class RunSpec:
 
     @property
     def identity(self) -> str:
-        """Identity of a study's trials: all fields except the number of workers and where they train.
+        """Identity of a study's trials: all fields except those about workers and where trainings run.
 
-        Fields that came after the first release count only where they are used, so that its studies open.
+        Fields added after the first release count only if they are used, so that older studies can be opened.
         """
         data = plain(self)
         del data["folder"], data["budget"]["workers"]
@@ -538,7 +538,7 @@ class RunSpec:
 
 
 def load_run(path: str | Path) -> RunSpec:
-    """Reads and checks a search's YAML file, or the run that a folder such as ``runs/clinic`` holds.
+    """Reads and checks a search's YAML file, or the run in a folder such as ``runs/clinic``.
 
     Raises:
         SpecError: The file is missing or broken, or a field is unknown, missing or wrong; file and field are named.
@@ -555,7 +555,7 @@ def load_run(path: str | Path) -> RunSpec:
 
 
 def run_spec(data: object, *, file: str) -> RunSpec:
-    """A search as a file or a run's folder states it. A name is enough for a strategy, a target, a task, a method.
+    """Checks a search given as a mapping. Strategy, target, task and method may be given by name only.
 
     Raises:
         SpecError: A field is unknown, missing or wrong; ``file`` and field are named.
@@ -579,13 +579,13 @@ def run_spec(data: object, *, file: str) -> RunSpec:
 
 
 def spelt_out(data: Mapping[str, object]) -> dict[str, object]:
-    """``data`` with a strategy, a method, targets and tasks that are given by name alone as their fields."""
+    """``data`` with strategy, method, targets and tasks as mappings, even if they were given by name only."""
     found = dict(data)
     if isinstance(data.get("search"), str):
         found["search"] = {"strategy": data["search"]}
     if isinstance(data.get("train"), str):
         found["train"] = {"on": data["train"]}
-    elif isinstance(train := data.get("train"), Mapping):  # YAML 1.1 readers take the name on for a truth value
+    elif isinstance(train := data.get("train"), Mapping):  # YAML 1.1 parsers read the key ``on`` as true
         found["train"] = {"on" if name is True else name: value for name, value in train.items()}
     if isinstance(data.get("quality"), str):
         found["quality"] = {"method": data["quality"]}

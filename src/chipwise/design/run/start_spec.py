@@ -1,7 +1,7 @@
-"""The specification of a run that starts from a pretrained model, as its YAML file states it.
+"""The specification of a run that starts from a pretrained model, as stated in its YAML file.
 
-It shares what a search's file has (target, workload, constraints, data, budget, tasks, seed). There is no space: what
-can be cut follows from the model.
+It has the same fields as a search (target, workload, constraints, data, budget, tasks, seed) except for a space: the
+model determines what can be cut.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from chipwise.model.kinds.encoder.form import ENCODER
 from chipwise.model.ops.workload import Workload
 
 TIMES = ("ttft_p50", "ttft_p99", "tpot_p50", "tpot_p99")
-STEERING = (*TIMES, "peak_memory", "parameters")  # limits that a cut is chosen by
-ORIGINAL = "original"  # the task that an encoder's cut is evaluated on: to find texts as alike as the original does
+STEERING = (*TIMES, "peak_memory", "parameters")  # limits that determine the choice of a cut
+ORIGINAL = "original"  # task of an encoder's cut: agree with the original on similarities of texts
 _MAY_GIVE = "widths (shares of the stream's width, with search: shared) and weights (the format it is served in)"
 _NOT_HERE = {
-    "space": f"what can be cut follows from the model of start_from; leave it out. What may be given: {_MAY_GIVE}",
-    "objectives": "the cut nearest to the original within the constraints is looked for; leave it out",
+    "space": f"the model in start_from determines what can be cut; leave it out. Allowed: {_MAY_GIVE}",
+    "objectives": "the objective is fixed: the cut closest to the original within the constraints; leave it out",
     "targets": "cuts are timed only on this machine; leave it out",
     "across": "cuts are timed only on this machine; leave it out",
     "profiling": "every contender is measured; leave it out",
@@ -44,7 +44,7 @@ class StartSpec:
     """One run from a pretrained model. Built by :func:`start_spec`; every field is checked."""
 
     name: str
-    start_from: str  # a Hugging Face folder, from the file's own folder on; or package:NAME/FOLDER
+    start_from: str  # a Hugging Face folder, relative to the run file's folder; or package:NAME/FOLDER
     workload: Workload
     data: Mapping[str, object]
     constraints: Mapping[str, object]
@@ -56,7 +56,7 @@ class StartSpec:
     weights: str = "fp32"
     widths: tuple[float, ...] = (1.0,)
     seed: int = 0
-    folder: str = "."  # the file's own folder; not a field of the file
+    folder: str = "."  # folder of the run file; not a field of the file
 
     def __post_init__(self) -> None:
         if not self.name or any(part in self.name for part in ("/", "\\", "\0")) or self.name.startswith("."):
@@ -81,7 +81,7 @@ class StartSpec:
             )
         if self.search == "exact" and self.quality.method == "supernet":
             raise SpecError(
-                "an exact choice judges block by block; shared weights go with search: shared", field="search"
+                "an exact choice evaluates single blocks; for shared weights use search: shared", field="search"
             )
         if not self.widths or not all(0 < share <= 1 for share in self.widths):
             raise SpecError(f"shares above 0 and up to 1, not {list(self.widths)}", field="widths")
@@ -117,7 +117,7 @@ class StartSpec:
 
     @property
     def _shares(self) -> dict[str, tuple[Literal["<=", ">="], float, str]]:
-        """Limits as shares of the original's: metric -> (direction, share, text)."""
+        """Limits stated as shares of the original's values: metric -> (direction, share, text)."""
         found: dict[str, tuple[Literal["<=", ">="], float, str]] = {}
         for metric, value in self.constraints.items():
             if match := _SHARE.match(str(value)):
@@ -128,7 +128,7 @@ class StartSpec:
         return found
 
     def limits(self, original: Mapping[str, float]) -> tuple[Constraint, ...]:
-        """The constraints in SI units; shares only if ``original`` has the values that they refer to."""
+        """The constraints in SI units; those stated as shares only if ``original`` has their values."""
         shares = self._shares
         plainly = {metric: value for metric, value in self.constraints.items() if metric not in shares}
         tasks = [*(item.label for item in self.tasks), ORIGINAL]
@@ -142,7 +142,7 @@ class StartSpec:
 
     @property
     def floors(self) -> tuple[Constraint, ...]:
-        """Floors of the file's own tasks."""
+        """Minimum scores on the file's own tasks."""
         return tuple(item for item in self.limits({}) if item.task not in (None, ORIGINAL))
 
     @property
@@ -152,7 +152,7 @@ class StartSpec:
 
     @property
     def shared_s(self) -> float:
-        """CPU seconds of the shared weights' training."""
+        """CPU seconds for training the supernet."""
         return QualitySpec(method="supernet", budget=self.quality.budget).shared_s(self.budget.cpu_s)
 
     @property
@@ -160,7 +160,7 @@ class StartSpec:
         """The model's folder.
 
         Raises:
-            SpecError: ``package:`` names one that is not installed.
+            SpecError: The package in ``package:`` is not installed.
         """
         if not self.start_from.startswith("package:"):
             return Path(self.folder) / self.start_from
@@ -174,7 +174,7 @@ class StartSpec:
         """Checks that the limited metrics can be measured for ``arch``, and that it can serve the workload.
 
         Raises:
-            SpecError: It cannot, or does not.
+            SpecError: A metric does not apply to the model, or the workload does not fit.
         """
         encoder = ENCODER.builds(arch)
         for metric in self.constraints:
@@ -188,7 +188,7 @@ class StartSpec:
                 raise SpecError("only valid for encoders; limit bits_per_byte", field=f"constraints.{metric}")
         needed = self.workload.prompt_tokens if encoder else self.workload.total_tokens
         if needed > arch.max_tokens:
-            raise SpecError(f"needs {needed} tokens, {arch.name} keeps {arch.max_tokens}", field="workload")
+            raise SpecError(f"needs {needed} tokens, {arch.name} has {arch.max_tokens}", field="workload")
 
     @property
     def identity(self) -> str:
@@ -199,7 +199,7 @@ class StartSpec:
 
 
 def load_any(path: str | Path) -> RunSpec | StartSpec:
-    """Reads and checks a run's YAML file, of either kind.
+    """Reads and checks the YAML file of either kind of run.
 
     Raises:
         SpecError: The file is missing or broken, or a field is unknown, missing or wrong; file and field are named.
@@ -213,10 +213,11 @@ def load_any(path: str | Path) -> RunSpec | StartSpec:
 
 
 def any_spec(data: object, *, file: str) -> RunSpec | StartSpec:
-    """A run as a file or a run's folder states it.
+    """Checks a run of either kind, given as a mapping.
 
     Raises:
-        SpecError: A field is unknown, missing or wrong; one that contradicts ``start_from`` says what may be given.
+        SpecError: A field is unknown, missing or wrong; for a field that contradicts ``start_from``, the message lists
+            the allowed ones.
     """
     if not isinstance(data, Mapping) or "start_from" not in data:
         return run_spec(data, file=file)
@@ -233,6 +234,6 @@ def any_spec(data: object, *, file: str) -> RunSpec | StartSpec:
     found = spelt_out({name: value for name, value in data.items() if name != "task"})
     if isinstance(data.get("search"), str):
         found["search"] = data["search"]
-    if isinstance(data.get("weights"), list) and len(data["weights"]) == 1:  # as a space has it
+    if isinstance(data.get("weights"), list) and len(data["weights"]) == 1:  # a list of one, as in a space
         found["weights"] = data["weights"][0]
     return build(StartSpec, found, file=file)

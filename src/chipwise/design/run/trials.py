@@ -17,9 +17,9 @@ from chipwise.model.arch.design import Design
 from chipwise.model.space.designs import design_of
 from chipwise.model.space.search_space import Rows, SearchSpace
 
-Prediction = Sequence[float | None]  # value, and the ends of its 90 % interval, None if it has none
+Prediction = Sequence[float | None]  # value and its 90 % interval; bounds are None if there is no interval
 Predictions = Mapping[str, Prediction]  # by metric
-Role = Literal["candidate", "baseline"]  # stored; a "baseline" is a reference design
+Role = Literal["candidate", "baseline"]  # stored values; a "baseline" is a reference design
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,57 +27,57 @@ class TrainedRung:
     """The result of one finished training."""
 
     rung: int
-    cpu_s: float  # of what it trained on, a core or a GPU, in total: earlier rungs included
+    cpu_s: float  # total seconds of the training device (a core or a GPU), including earlier rungs
     tokens: int
-    loss: float  # loss on the validation text, trained weights
+    loss: float  # of the trained weights, on the validation text
     quantised_loss: float  # in the deployed weight format
     perplexity: float | None = None
     weights: str | None = None  # file in the training's folder
 
     @classmethod
     def from_plain(cls, data: Mapping[str, object]) -> TrainedRung:
-        """The part of a stored result that is used."""
+        """Reads the used fields of a stored result."""
         return cls(**_known(cls, data))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrialNotes:
-    """Everything that is recorded of a trial. Stored as plain JSON, one value for each field that is set."""
+    """All stored notes of a trial, as plain JSON with one value for each field that is set."""
 
     role: Role
     choices: Mapping[str, object]
-    predicted: Predictions  # the promise: written once, before anything of this candidate was measured
-    row: tuple[int, ...] | None = None  # in the space; a reference design has none
+    predicted: Predictions  # written once, before this candidate was measured
+    row: tuple[int, ...] | None = None  # in the space; None for a reference design
     started: str | None = None  # ISO 8601
     ended: str | None = None
-    reason: str | None = None  # why it failed
-    format_of: int | None = None  # trial of the same architecture in another weight format, whose training it shares
+    reason: str | None = None  # why the trial failed
+    format_of: int | None = None  # trial of the same architecture whose training it shares, with another weight format
     law: float | None = None  # bits per byte by the scaling law before any training
     supernet: float | None = None  # bits per byte with supernet weights
     believed: Mapping[str, list[float]] = field(default_factory=dict)  # rung -> mean and deviation before that training
-    promoted: int = 0  # highest rung that it was chosen for
+    promoted: int = 0  # highest rung to which it was promoted
     rungs: tuple[TrainedRung, ...] = ()  # finished trainings, shortest first
     curve: tuple[tuple[float | None, ...], ...] = ()  # CPU seconds, tokens, training and validation bits per byte
-    believed_now: Predictions = field(default_factory=dict)  # what the cost model, having learnt, believes of its costs
+    believed_now: Predictions = field(default_factory=dict)  # by the cost model after learning from measurements
     measured: Mapping[str, float] | None = None
     measured_bounds: Mapping[str, list[float | None]] = field(default_factory=dict)  # 95 % intervals of percentiles
-    settled: Mapping[str, float] | None = None  # what the cost model learns from
+    settled: Mapping[str, float] | None = None  # values to which the cost model is fitted
     measured_because: str | None = None
-    within: bool | None = None  # whether it keeps the limits, measured where that was worth it
+    within: bool | None = None  # whether it keeps the limits, by measurement if that was worthwhile
     earlier: bool = False  # a reference design that was chosen under other limits or another budget
     clean: bool | None = None  # whether the machine was quiet
     unclean_because: tuple[str, ...] = ()
-    loudness: float | None = None  # below 1 is clean
-    drift: Mapping[str, object] | None = None  # of the machine since calibration
+    loudness: float | None = None  # disturbance of the measurement; below 1 is clean
+    drift: Mapping[str, object] | None = None  # drift of the machine since calibration
     runtime_version: str | None = None
     final: bool = False  # whether the exported, trained model was measured on a quiet machine
     by_matrix: Mapping[str, object] = field(default_factory=dict)  # fields of a Selection, and whether it was ``kept``
-    exported_loss: float | None = None  # loss on the validation text, by the exported graph
-    test_loss: float | None = None  # loss on the test text, which selected nothing, by the exported graph
+    exported_loss: float | None = None  # of the exported graph, on the validation text
+    test_loss: float | None = None  # of the exported graph, on the test text, which was used for no selection
     tasks: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # fields of a TaskResult, or ``failed``
 
     def to_plain(self) -> dict[str, object]:
-        """The fields that differ from their defaults, as JSON holds them."""
+        """The fields that differ from their defaults, as JSON values."""
         usual = TrialNotes(role=self.role, choices=self.choices, predicted=self.predicted)
         required = ("role", "choices", "predicted", "row")
         return {
@@ -88,7 +88,7 @@ class TrialNotes:
 
     @classmethod
     def from_plain(cls, data: Mapping[str, object]) -> TrialNotes:
-        """The notes that a study holds; names that this version does not know are ignored."""
+        """Reads notes from a study; unknown names are ignored."""
         known = _known(cls, data)
         for name in ("row", "unclean_because"):
             if known.get(name) is not None:
@@ -116,7 +116,7 @@ def _plain(value: object) -> object:
 
 @dataclass(frozen=True)
 class Candidate:
-    """One trial as a search sees it."""
+    """One trial, as used by a search."""
 
     trial: Trial
     design: Design
@@ -169,7 +169,7 @@ class Candidate:
 
     @property
     def measured(self) -> dict[str, float] | None:
-        """Metrics measured on the target; of the exported, trained model at the end."""
+        """Metrics measured on the target; at the end, those of the exported, trained model."""
         return None if self.notes.measured is None else dict(self.notes.measured)
 
     @property
@@ -184,7 +184,7 @@ class Candidate:
 
     @property
     def costs(self) -> dict[str, float]:
-        """Measured metrics, else current predictions, else promises."""
+        """Measured metrics, else current predictions, else first predictions."""
         notes = self.notes
         known = {**notes.predicted, **notes.believed_now}
         predicted = {metric: float(bounds[0]) for metric, bounds in known.items() if bounds[0] is not None}
@@ -200,12 +200,12 @@ class Candidate:
         return next((item for item in self.rungs if item.rung == rung), None)
 
     def trained_to(self, rung: int) -> bool:
-        """Whether a training as long as this rung's is finished."""
+        """Whether a training of this rung's length is finished."""
         return any(item.rung >= rung for item in self.rungs)
 
 
 class Trials:
-    """All trials of one run, kept in its study."""
+    """All trials of a run, stored in its study."""
 
     def __init__(self, study: Study, spec: RunSpec, space: SearchSpace) -> None:
         self.study, self._spec, self._space = study, spec, space
@@ -216,9 +216,9 @@ class Trials:
         return [Candidate(trial, self._design(trial)) for trial in self.study.trials()]
 
     def measured(self) -> list[tuple[Design, Mapping[str, float]]]:
-        """Measured designs that a target learns from, with settled values where there are some.
+        """Measured designs for updating a target's predictions, with settled values if there are any.
 
-        The P99s of a busy machine are left out: they tell of other programs, not of the design.
+        P99s of a busy machine are left out, because they depend on other programs.
         """
         found: list[tuple[Design, Mapping[str, float]]] = []
         for item in self.all():
@@ -268,7 +268,7 @@ class Trials:
     def trained(self, number: int, result: Mapping[str, object]) -> None:
         """Records a finished rung: the fields of a :class:`TrainedRung`, and ``curve``.
 
-        What an export of earlier weights was found to be holds no longer.
+        Results of an export of earlier weights are discarded.
         """
         item = self[number]
         kept = [each for each in item.rungs if each.rung != result["rung"]]
@@ -285,7 +285,7 @@ class Trials:
         """Sets fields of a trial's :class:`TrialNotes`.
 
         Raises:
-            TypeError: There is no such field, or it is the promise, which is never rewritten.
+            TypeError: There is no such field, or it is the first prediction, which is never rewritten.
         """
         strange = notes.keys() - NOTE_NAMES | notes.keys() & {"predicted"}
         if strange:
@@ -294,12 +294,12 @@ class Trials:
 
 
 def choice_labels(space: SearchSpace) -> dict[str, tuple[str, ...]]:
-    """Every gene and the labels of its values, as the study's store and dashboards show them."""
+    """Every gene and the labels of its values, for the study's store and dashboards."""
     return {g.label: tuple(value_label(v) for v in g.values) for g in space.genes}
 
 
 def value_label(value: object) -> str:
-    """A value's name for people; (heads, KV heads) become ``4/2``."""
+    """Display name of a value; (heads, KV heads) become ``4/2``."""
     return "/".join(map(str, value)) if isinstance(value, tuple) else str(value)
 
 

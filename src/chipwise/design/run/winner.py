@@ -1,4 +1,4 @@
-"""``chipwise.json`` in a winner's folder: its design, workload, limits and promises."""
+"""``chipwise.json`` in a winner's folder: its design, workload, limits and predictions."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ from chipwise.training.tasks.protocol import task_named
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WinnerFile:
-    """The contents of the file that other commands use."""
+    """Contents of ``chipwise.json`` for other commands."""
 
     design: Design
     workload: Workload
     threads: int
-    limits: tuple[Constraint, ...]  # those on measured metrics; limits on tasks are left to chipwise evaluate
-    promised: Mapping[str, tuple[float, float | None, float | None]]  # by metric: value, and its interval's ends if any
+    limits: tuple[Constraint, ...]  # limits on measured metrics; limits on tasks are checked by chipwise evaluate
+    promised: Mapping[str, tuple[float, float | None, float | None]]  # value and interval, by metric
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Stored:
     weights: str
     workload: Workload
-    constraints: dict[str, object]  # texts, lists, and soft limits as mappings: parse_constraints checks them
+    constraints: dict[str, object]  # strings, lists, and mappings for soft limits; checked by parse_constraints
     promised: dict[str, tuple[float | None, ...]]
     target: dict[str, object]
 
@@ -40,7 +40,7 @@ def read_winner(folder: Path) -> WinnerFile | None:
     """Reads a winner's file; None for any other folder or name.
 
     Raises:
-        SpecError: The file is damaged; names the field.
+        SpecError: The file is damaged; the message names the field.
     """
     path = folder / PROMISES
     if not path.exists():

@@ -1,1 +1,1 @@
-"""Cuts a pretrained model to limits, heals it by distillation from itself, exports and measures it."""
+"""Cuts a pretrained model down to limits, heals it by distillation from the original, exports and measures it."""

@@ -1,8 +1,8 @@
-"""Seconds that each size of each block takes, measured in the runtime that will serve, or predicted for another chip.
+"""Seconds of each block at each size, measured in the runtime that will serve, or predicted for another chip.
 
-A block is timed inside the whole model, where it finds the caches as it will find them: the model with all its
-attention (or feed-forward) blocks at one size, against the model without them, over the number of layers. Timings go
-in turns and processor time counts, so that another process on the machine changes little.
+A block is timed inside the whole model, with realistic caches: the difference between the model with all its attention
+(or feed-forward) blocks at one size and the model without them, divided by the number of layers. Models are timed in
+alternation and in processor time, so that other processes on the machine have little influence.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ from chipwise.model.arch.design import Design
 from chipwise.model.ops.workload import Workload
 
 KINDS = ("attention", "ffn")
-Times = dict[str, float]  # seconds: ttft (the pass over the text), of a decoder tpot (a step), and request (all of it)
+Times = dict[str, float]  # seconds by name: ttft (pass over the text), tpot (a decoder's step), request (all of it)
 _TABLE_ROWS = 4096
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Costs:
-    """Seconds of a pass, a step or a request: a fixed part, and the part of each block by kind and size."""
+    """Seconds of a pass, a step or a request: a constant part, and the part of each block by kind and size."""
 
     base_s: float
     block_s: Mapping[str, Mapping[int, float]]
@@ -51,7 +51,7 @@ class Costs:
         return self.block_s[kind][size]
 
     def cut_s(self, arch: ArchSpec, sizes: Sizes) -> float:
-        """Seconds of the cut; a narrower stream makes every block's products smaller in proportion."""
+        """Seconds of the cut; with a narrower stream, every block's time shrinks in proportion."""
         share = sizes.width / arch.d_model
         return self.base_s + share * sum(self.of(kind, sizes.block(i, kind)) for i, kind in blocks(arch))
 
@@ -63,15 +63,15 @@ def measure_costs(
     *,
     on_progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> dict[str, Costs]:
-    """Times every size in ``options`` (by kind; of the blocks that ``arch`` has); by name of the time.
+    """Costs by name of the time, from timings of every size in ``options`` for the kinds of blocks in ``arch``.
 
     Args:
         arch: The original.
         options: Sizes by kind of block; the whole size and 0 are added.
-        clock: Gives the time that models take.
-        on_progress: Called with the timings done and the total.
+        clock: Returns the seconds of models.
+        on_progress: Called with the number of timings done and the total.
     """
-    if not generates(arch):  # a row of its table is looked up whatever its size
+    if not generates(arch):  # a lookup in the token table costs the same at any size
         arch = arch.of_vocabulary(min(arch.vocab_size, _TABLE_ROWS))
     whole = whole_sizes(arch)
     variants: dict[tuple[str, int], ArchSpec] = {}
@@ -91,7 +91,7 @@ def measure_costs(
 
 
 def _by_block(found: Mapping[tuple[str, int], float], counts: Mapping[str, int]) -> Costs:
-    """Seconds of models whose blocks of one kind all have one size, as those of one block."""
+    """Seconds of one block, from models whose blocks of one kind all have the same size."""
     block_s: dict[str, dict[int, float]] = {kind: {0: 0.0} for kind in KINDS}
     full_s = []
     for (kind, size), value in found.items():
@@ -103,11 +103,11 @@ def _by_block(found: Mapping[tuple[str, int], float], counts: Mapping[str, int])
 
 
 class Clock(Protocol):
-    """Seconds of models on one chip, with random weights."""
+    """Returns the seconds of models on one chip, with random weights."""
 
     @property
     def about(self) -> Mapping[str, object]:
-        """Identity of this chip, as JSON can hold it."""
+        """Identity of this chip, as JSON values."""
         ...
 
     @property
@@ -116,32 +116,32 @@ class Clock(Protocol):
         ...
 
     def variants(self, archs: Sequence[ArchSpec], on_progress: Callable[[int, int], None]) -> list[Times]:
-        """For many models that differ in one kind of block."""
+        """Seconds of many models that differ in one kind of block."""
         ...
 
     def requests(self, archs: Sequence[ArchSpec]) -> list[Times]:
-        """For a few models, more exactly."""
+        """Seconds of a few models, with higher precision."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class LocalClock:
-    """This machine: the median processor seconds of each model, measured in turns on one thread.
+    """This machine: median processor seconds of each model, measured in alternation on one thread.
 
-    An encoder's text is ``prompt_tokens`` of the workload long; a decoder also generates.
+    An encoder reads a text of ``prompt_tokens`` tokens; a decoder also generates.
     """
 
     workload: Workload
-    weights: str = "fp32"  # the format in which it will be served
+    weights: str = "fp32"  # weight format of the served model
     about: Mapping[str, object] = field(default_factory=dict)
     where: str = "on this machine"
 
     def variants(self, archs: Sequence[ArchSpec], on_progress: Callable[[int, int], None]) -> list[Times]:
-        """A second for each, in three rounds."""
+        """Times each model for one second, in three rounds."""
         return _timed(archs, self.workload, self.weights, 1.0, 3, on_progress)
 
     def requests(self, archs: Sequence[ArchSpec]) -> list[Times]:
-        """Two seconds for each, in four rounds."""
+        """Times each model for two seconds, in four rounds."""
         return _timed(archs, self.workload, self.weights, 2.0, 4, lambda done, total: None)
 
 
@@ -166,7 +166,7 @@ def _timed(
     rounds: int,
     on_progress: Callable[[int, int], None],
 ) -> list[Times]:
-    """The median processor seconds of each model, measured in turns."""
+    """Median processor seconds of each model, measured in alternation."""
     samples: list[list[Times]] = [[] for _ in archs]
     with tempfile.TemporaryDirectory() as room:
         files: dict[ArchSpec, Path] = {}
@@ -183,7 +183,7 @@ def _timed(
 
 
 def _samples(path: Path, arch: ArchSpec, workload: Workload, seconds: float) -> list[Times]:
-    """Processor seconds of requests for ``seconds``, loading and the first request not among them; at least three."""
+    """Processor seconds of at least three requests over about ``seconds``, without loading and the first request."""
     session = OnnxRuntime().open(path, capacity=workload.total_tokens, batch=workload.batch, threads=1, options={})
     prompt = requested(session, np.random.default_rng(0), batch=workload.batch, prompt=workload.prompt_tokens)
     encodes = not generates(arch)

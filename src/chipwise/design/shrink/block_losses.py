@@ -1,4 +1,4 @@
-"""Distance of cuts from the original, without training: blocks one by one, or whole cuts."""
+"""Distance of cuts from the original without training, for single blocks or whole cuts."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from chipwise.model.arch.arch import ArchSpec
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Replacement:
-    """Losses of blocks at other sizes: the distance of the model from the original with one block changed."""
+    """Losses of blocks at other sizes: the distance from the original if only that block is changed."""
 
     layer: int
     kind: str
@@ -42,18 +42,18 @@ def replacement_losses(
     keep: Callable[[list[Replacement]], None] = lambda done: None,
     on_progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> list[Replacement]:
-    """Every size of every block in ``options``, with that block alone cut and repaired.
+    """Losses of every block in ``options`` at every size, if only that block is cut and repaired.
 
     Args:
         arch: The original, its weights ordered by importance.
         weights: Its weights.
         found: Statistics of the calibration data.
-        options: Sizes by kind of block; 0 leaves it out. The whole size loses nothing by definition.
-        comparison: The original's answers.
+        options: Sizes by kind of block; 0 removes the block. The full size has loss 0 by definition.
+        comparison: The original on the calibration data.
         batches: How many batches are used.
-        known: Replacements whose loss is known.
-        keep: Called with all so far, after each block.
-        on_progress: Called with the blocks done and the total.
+        known: Losses from an earlier run.
+        keep: Called after each block with all losses so far.
+        on_progress: Called with the number of blocks done and the total.
     """
     whole = whole_sizes(arch)
     have = {(item.layer, item.kind, item.size): item for item in known}

@@ -1,4 +1,4 @@
-"""Choosing a cut: exactly, from the losses of single blocks; by search with a supernet; or the first layers alone."""
+"""Chooses a cut: exactly from the losses of single blocks, by search with a supernet, or plain truncation."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ Method = Literal["exact", "shared", "truncate"]
 METHODS: tuple[Method, ...] = ("exact", "shared", "truncate")
 _SHARES = {"attention": (0.25, 0.5, 0.75), "ffn": (0.125, 0.25, 0.375, 0.5, 0.625, 0.75, 0.875)}
 _PARENTS, _MUTATED = 12, 2
-STEP = 16  # neurons come in multiples of this: products of such widths are quick
+STEP = 16  # FFN neurons are multiples of this, for which matrix products are fast
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """Limits of a cut: seconds by the name of the time (see :mod:`block_costs`), bytes of weights, parameters."""
+    """Limits of a cut: seconds by name of the time (see :mod:`block_costs`), bytes of weights, parameters."""
 
     times_s: Mapping[str, float] = field(default_factory=dict)
     memory_bytes: float | None = None  # None: no limit
@@ -32,7 +32,7 @@ class Limits:
 
 
 def options_of(arch: ArchSpec) -> dict[str, tuple[int, ...]]:
-    """Sizes that each kind of block may have, from none to whole."""
+    """Sizes that each kind of block may have, from none to full."""
     whole = whole_sizes(arch)
     heads, neurons = max(whole.heads), max(whole.neurons)
     kept = {round(share * heads) for share in _SHARES["attention"]}
@@ -58,10 +58,10 @@ def choose_exactly(
     *,
     value_bytes: float = 4.0,
 ) -> Sizes:
-    """The cut with the least sum of its blocks' losses within ``limits``, proved by an integer programme.
+    """The cut within ``limits`` with the least sum of block losses, proved optimal by an integer programme.
 
     Raises:
-        Infeasible: Nothing keeps the limits.
+        Infeasible: No cut keeps the limits.
     """
     whole, bare = whole_sizes(arch), bare_sizes(arch)
     parts, sizes_of = [], []
@@ -98,7 +98,7 @@ def _option(
 
 
 def bare_sizes(arch: ArchSpec) -> Sizes:
-    """No block at all: the lower bound of every cut."""
+    """Sizes without any block, the lower bound of every cut."""
     none = (0,) * len(arch.layers)
     return whole_sizes(arch).with_kind("attention", none).with_kind("ffn", none)
 
@@ -106,10 +106,10 @@ def bare_sizes(arch: ArchSpec) -> Sizes:
 def choose_first_layers(
     arch: ArchSpec, costs: Mapping[str, Costs], limits: Limits, *, value_bytes: float = 4.0
 ) -> Sizes:
-    """The most whole layers from the first on that keep ``limits``: plain truncation.
+    """Plain truncation: as many of the first layers, unchanged, as keep ``limits``.
 
     Raises:
-        Infeasible: Not even one layer does.
+        Infeasible: Not even one layer keeps them.
     """
     whole = whole_sizes(arch)
     for depth in range(len(arch.layers), 0, -1):
@@ -121,16 +121,16 @@ def choose_first_layers(
 
 
 class Sampler:
-    """Cuts at random near the limits, for training weights that they share and for searching among them.
+    """Random cuts near the limits, for training a supernet and searching in it.
 
     Args:
         arch: The original, its weights ordered by importance.
         options: Sizes by kind of block.
-        widths: Widths of the stream.
+        widths: Widths of the residual stream to choose from.
         costs: Seconds of blocks.
-        limits: What a cut may take.
+        limits: Limits of a cut.
         value_bytes: Bytes of one weight.
-        seed: Random seed of the draws.
+        seed: Random seed of the cuts.
     """
 
     def __init__(
@@ -154,7 +154,7 @@ class Sampler:
         return keeps(self.arch, sizes, self.costs, self.limits, self.value_bytes)
 
     def draw(self, number: int) -> Sizes:
-        """A cut that keeps the limits and nearly fills them, by its number: the same every time.
+        """Cut number ``number``, which keeps the limits and nearly fills them; deterministic.
 
         Raises:
             Infeasible: Even the smallest cut breaks a limit.
@@ -164,14 +164,14 @@ class Sampler:
         return self._into_limits(sizes, random)
 
     def change(self, sizes: Sizes, random: np.random.Generator) -> Sizes:
-        """A neighbour: a few blocks at other sizes, then cut or grown to fill the limits."""
+        """A neighbour of a cut: a few blocks at other sizes, then shrunk or grown to fill the limits."""
         for _ in range(_MUTATED):
             i, kind = self._places[int(random.integers(len(self._places)))]
             sizes = sizes.with_block(i, kind, int(random.choice(self._sizes(i, kind))))
         return self._grown(self._into_limits(sizes, random), random)
 
     def _into_limits(self, sizes: Sizes, random: np.random.Generator) -> Sizes:
-        """Makes blocks smaller, one step at a time at random, until the limits are kept."""
+        """Shrinks random blocks step by step until the limits are kept."""
         while not self.fits(sizes):
             open_places = [(i, kind) for i, kind in self._places if sizes.block(i, kind) > 0]
             if not open_places:
@@ -182,7 +182,7 @@ class Sampler:
         return sizes
 
     def _grown(self, sizes: Sizes, random: np.random.Generator) -> Sizes:
-        """Makes blocks larger while the limits allow it, in an order at random."""
+        """Grows blocks in random order while the limits allow it."""
         for place in random.permutation(len(self._places)):
             i, kind = self._places[int(place)]
             larger = [size for size in self._sizes(i, kind) if size > sizes.block(i, kind)]
@@ -202,7 +202,7 @@ def search_shared(
     trials: int,
     on_progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> tuple[Sizes, float]:
-    """The cut with the least loss under inherited weights: random ones first, then neighbours of the best dozen."""
+    """The cut with the least loss under inherited weights, among random cuts and then neighbours of the best twelve."""
     random = np.random.default_rng([sampler.seed, 1])
     seen: dict[Sizes, float] = {}
     for number in range(trials):

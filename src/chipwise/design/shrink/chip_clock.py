@@ -1,4 +1,4 @@
-"""Seconds of models on a chip that is not here, as ``chipwise estimate`` predicts them from its data sheet."""
+"""Seconds of models on another chip, as ``chipwise estimate`` predicts them from its data sheet."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ from chipwise.predict.served.request import Request
 
 @dataclass(frozen=True, slots=True)
 class ChipClock:
-    """See :class:`chipwise.design.shrink.block_costs.Clock`. What it says is predicted, with the errors of its
-    intervals.
+    """A :class:`chipwise.design.shrink.block_costs.Clock` whose times are predictions, with their errors.
 
-    Models that differ in one block have nearly the same error: shares of the original's time are surer than times.
+    Models that differ in one block have nearly the same error, so ratios to the original's time are more certain than
+    times.
     """
 
     workload: Workload
     weights: str
     device: str
-    runtime: str | None = None  # the device's own
-    generates: bool = True  # of the original: a cut of an encoder without attention is not a decoder
+    runtime: str | None = None  # None: the device's own
+    generates: bool = True  # of the original; a cut encoder without attention is not a decoder
 
     @property
     def about(self) -> Mapping[str, object]:
@@ -36,24 +36,24 @@ class ChipClock:
 
     @property
     def where(self) -> str:
-        """On the chip, as predicted."""
+        """Text on where the times are from."""
         return f"on {self.device}, as predicted"
 
     def variants(self, archs: Sequence[ArchSpec], on_progress: Callable[[int, int], None]) -> list[Times]:
-        """All at once."""
+        """Seconds of all models, predicted together."""
         found = self.requests(archs)
         on_progress(len(archs), len(archs))
         return found
 
     def requests(self, archs: Sequence[ArchSpec]) -> list[Times]:
-        """Medians of each model's times."""
+        """Predicted median seconds of each model."""
         return [self._times(each) for each in self.estimates(archs)]
 
     def estimates(self, archs: Sequence[ArchSpec]) -> list[CostEstimate]:
         """Cost of each model, with intervals.
 
         Raises:
-            ChipwiseError: The chip is unknown, lacks the format, or does not hold a model.
+            ChipwiseError: The chip is unknown, lacks the format, or has too little memory for a model.
         """
         load = self.workload
         found = estimates(

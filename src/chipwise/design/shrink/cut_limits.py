@@ -1,7 +1,7 @@
-"""A run's constraints as limits on cuts, the limits that no cut can keep, and the promises of a cut.
+"""Converts a run's constraints to limits on cuts, finds limits that no cut can keep, and predicts metrics of a cut.
 
-Blocks are priced in processor time with random weights; what a constraint limits is measured. A limit is therefore
-taken as a share of what the original was measured at, and the choice is held to that share of the original's price.
+Block costs are processor times with random weights, while constraints limit measured values. A limit is therefore
+converted to a share of the original's measured value, and the cut must keep that share of the original's cost.
 """
 
 from __future__ import annotations
@@ -16,22 +16,22 @@ from chipwise.design.shrink.sizes import Sizes, cut_arch, whole_sizes
 from chipwise.design.shrink.stages import Shrinking
 from chipwise.errors import Infeasible
 
-MARGIN = 0.97  # of a limit on a median, likewise: two measurements of one model differ by that much
+MARGIN = 0.97  # share of a limit on a median to aim for: two measurements of one model differ by that much
 
 
 def limits_of(work: Shrinking, constraints: Sequence[Constraint], original: Mapping[str, float]) -> Limits:
-    """The limits that a cut is chosen by.
+    """Limits for choosing a cut.
 
-    Tails are taken to be as much longer than medians as the original's; the memory of the original's
-    process other than its weights is the same for a cut.
+    Assumptions: the ratio of tails to medians, and the memory of the process other than weights, are those of the
+    original.
 
     Args:
-        work: The original.
+        work: The original and its block costs.
         constraints: Limits of the run.
-        original: What the original was measured at, by metric.
+        original: The original's measured metrics.
 
     Raises:
-        Infeasible: No cut keeps one of them; names the nearest.
+        Infeasible: No cut keeps one of them; the message names the closest value.
     """
     whole = whole_sizes(work.arch)
     times: dict[str, float] = {}
@@ -56,8 +56,8 @@ def limits_of(work: Shrinking, constraints: Sequence[Constraint], original: Mapp
 def promises_of(work: Shrinking, sizes: Sizes, original: Mapping[str, float]) -> dict[str, tuple[float, float, float]]:
     """Predicted metrics of a cut (median times and memory), with bounds.
 
-    Times are the original's by the cut's share of its price, memory is the original's less the weights that are cut.
-    The bounds are what two measurements of one model differ by.
+    Times are the original's times the cut's share of its cost; memory is the original's minus the removed weights. The
+    bounds are the scatter between two measurements of one model.
     """
     whole = whole_sizes(work.arch)
     found = {}
@@ -73,7 +73,7 @@ def promises_of(work: Shrinking, sizes: Sizes, original: Mapping[str, float]) ->
 
 
 def _require_reachable(work: Shrinking, item: Constraint, original: Mapping[str, float]) -> None:
-    """Every limit alone: a model without any block takes least of everything, so limits do not exclude each other."""
+    """Checks each limit against a model without any block, which needs least of everything."""
     bare, whole = bare_sizes(work.arch), whole_sizes(work.arch)
     if item.metric in TIMES:
         costs = work.costs[item.metric.partition("_")[0]]

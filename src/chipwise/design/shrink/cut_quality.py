@@ -1,8 +1,8 @@
-"""Quality of an original and its cuts, computed with exported files: on test text, and on the user's tasks.
+"""Quality of an original and its cuts, computed with exported files: on test text and on the user's tasks.
 
-An encoder's cut is good where it finds texts as alike as the original does; a decoder is scored in bits per byte of
-test text. Tasks are answered by one matrix on a model's embedding of a text: nothing of the model is tuned, so that
-what is lost in cutting is not trained away.
+A cut of an encoder is scored by how well its similarities between texts agree with the original's; a decoder by bits
+per byte of test text. Tasks use a linear probe on a model's embeddings: the model is not tuned, so that tuning cannot
+hide the loss caused by cutting.
 """
 
 from __future__ import annotations
@@ -30,15 +30,15 @@ from chipwise.training.tasks.exported_text import nats_of
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
-PAIRS, TEXTS = 400, 200  # of held-out texts at most: for an encoder, for a decoder
-LONGEST = 128  # tokens of a task's text
+PAIRS, TEXTS = 400, 200  # most held-out pairs of texts for an encoder, and texts for a decoder
+LONGEST = 128  # tokens of a text in a task
 OnProgress = Callable[[int, int], None]
 
 
 def likeness(path: Path, original: Path, tokenizer: Path, texts: Sequence[str], *, longest: int) -> dict[str, object]:
-    """Rank correlation of the cosines of held-out pairs of texts, each text in one pair, with the original's cosines.
+    """Rank correlation between the cosine similarities of held-out pairs of texts and those of the original.
 
-    The fields of a :class:`chipwise.design.report.record.TaskScore`.
+    Returns fields of a :class:`chipwise.design.report.record.TaskScore`. Each text is in one pair.
     """
     used = texts[: 2 * min(PAIRS, len(texts) // 2)]
     cosines = []
@@ -67,7 +67,7 @@ def embedded(
     longest: int,
     on_progress: OnProgress = lambda done, total: None,
 ) -> NDArray[np.float64]:
-    """An exported encoder's embeddings (I, D) of ``texts``."""
+    """Embeddings (I, D) of ``texts`` by an exported encoder."""
     session = OnnxEncoder(path)
     divide = _tokenizer(tokenizer, min(longest, session.facts["max_tokens"]))
     rows = []
@@ -80,15 +80,15 @@ def embedded(
 def bits_per_byte(
     design: Design, weights: Mapping[str, AnyArray], tokenizer: Path, texts: Sequence[str], *, longest: int, path: Path
 ) -> float:
-    """Bits that an exported decoder takes for a byte of held-out texts, each read on its own; special tokens are free.
+    """Bits per byte of held-out texts by an exported decoder, each text read separately; special tokens cost nothing.
 
     Args:
-        design: What is exported.
+        design: The design to export.
         weights: Its weights.
-        tokenizer: The model's.
-        texts: The first of them are read.
-        longest: Tokens of each that are read.
-        path: Temporary place of the graph with the logits of every position.
+        tokenizer: The model's tokenizer.
+        texts: Texts; only the first ones are used.
+        longest: Most tokens per text.
+        path: Temporary file for the graph that outputs the logits of every position.
     """
     divide = _tokenizer(tokenizer, min(longest, design.arch.max_tokens))
     export(design, weights, path, logits="all")

@@ -1,4 +1,4 @@
-"""Builds the record of a run from a pretrained model, which its report shows. Works at any moment."""
+"""Builds the record of a run that started from a pretrained model; also of an unfinished run."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from chipwise.hardware.detect import detect
 
 
 class Contender(TypedDict, total=False):
-    """What is known of the original or of a cut, as the run's folder stores it."""
+    """Stored results of the original or of a cut."""
 
-    absent: str  # why there is no such cut
+    absent: str  # reason why there is no such cut
     parameters: int
     summary: str
     arch: dict[str, object]
@@ -36,11 +36,11 @@ class Contender(TypedDict, total=False):
     runtime_version: str
     bits_per_byte: float
     tasks: dict[str, dict[str, object]]  # fields of a :class:`TaskScore`
-    judged: list[object]  # identity of the weights and tasks behind the last two
+    judged: list[object]  # identity of the weights and tasks that the last two fields belong to
 
 
 class Known(TypedDict, total=False):
-    """The content of ``state/contenders.json``."""
+    """Contents of ``state/contenders.json``."""
 
     contenders: Required[dict[str, Contender]]
     basis: dict[str, object]
@@ -53,17 +53,17 @@ class Known(TypedDict, total=False):
 
 
 def read_known(path: Path) -> Known:
-    """The content of the file as the run wrote it; nothing is known where there is none."""
+    """Reads the file as the run wrote it; empty if there is none."""
     held: Any = read_mapping(path) if path.exists() else {"contenders": {}}
     found: Known = held
     return found
 
 
-NUMBERS = {"original": 0, "exact": 1, "shared": 1, "truncate": 2}  # trials
+NUMBERS = {"original": 0, "exact": 1, "shared": 1, "truncate": 2}  # trial numbers
 
 
 def values_of(found: Contender) -> dict[str, float]:
-    """Every metric that is known of a contender."""
+    """All known metrics of a contender."""
     values = dict(found.get("measured", {})) | {"parameters": float(found["parameters"])}
     if "bits_per_byte" in found:
         values["bits_per_byte"] = found["bits_per_byte"]
@@ -74,7 +74,7 @@ def values_of(found: Contender) -> dict[str, float]:
 
 
 def constraints_of(spec: StartSpec, contenders: Mapping[str, Contender]) -> tuple[Constraint, ...]:
-    """The run's constraints in SI units; shares only if their references are known."""
+    """The run's constraints in SI units; those stated as shares only if their references are known."""
     original = contenders.get("original")
     return spec.limits({} if original is None else values_of(original) | {f"spearman@{ORIGINAL}": 1.0})
 
@@ -85,7 +85,7 @@ def broken_limits(spec: StartSpec, contenders: Mapping[str, Contender]) -> list[
 
 
 def make_record(spec: StartSpec, known: Known) -> rec.RunRecord:
-    """The current record of a run; ``known`` is the content of ``state/contenders.json``."""
+    """The current record of a run; ``known`` are the contents of ``state/contenders.json``."""
     contenders = known["contenders"]
     machine = detect()
     there = {name: found for name, found in contenders.items() if "parameters" in found}

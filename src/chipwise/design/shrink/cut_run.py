@@ -1,15 +1,15 @@
-"""One run from a pretrained model: original, cut, and first layers alone are healed, evaluated and measured equally.
+"""A run from a pretrained model: original, cut and plain truncation are healed, evaluated and measured equally.
 
-The stages are those of :mod:`chipwise.design.shrink.stages`, which leave their files in ``state/``; what was found
-of each contender is in ``state/contenders.json``. A run that was killed continues from both.
+The stages are those of :mod:`chipwise.design.shrink.stages`, which write files to ``state/``; the results of each
+contender are in ``state/contenders.json``. A killed run continues from both.
 
 ::
 
     runs/small-encoder/
     ├── spec.json           the run file
     ├── state/              the stages' files
-    ├── exact/  truncate/   of each contender model/ (a Hugging Face folder) and model.onnx
-    ├── winner/             the cut, where it keeps the limits
+    ├── exact/  truncate/   for each contender model/ (a Hugging Face folder) and model.onnx
+    ├── winner/             the cut, if it keeps the limits
     └── report.html  card.md  trials.csv  record.json
 """
 
@@ -59,11 +59,11 @@ from chipwise.model.space.designs import summary
 from chipwise.training.data.text import Corpus, load_corpus
 from chipwise.training.evaluations.data import Task
 
-OVERHEAD = 0.12  # of the budget, for evaluation, measuring and the report
-LEAST_STEPS = 10  # of healing; fewer are not worth their warm-up
-TIMEOUT_S = 600.0  # of one measurement: pretrained models may be large
-TRIALS = 60  # cuts that the search over shared weights looks at
-LONGEST = (64, 256)  # tokens that texts are cut to: those of a request's prompt, between these
+OVERHEAD = 0.12  # share of the budget for evaluation, measuring and the report
+LEAST_STEPS = 10  # fewest healing steps; fewer are not worth the warm-up
+TIMEOUT_S = 600.0  # for one measurement; pretrained models may be large
+TRIALS = 60  # cuts that the search with a supernet evaluates
+LONGEST = (64, 256)  # least and most tokens per text; in between, those of a request's prompt
 _SHOWN_S = 0.2
 _BASE_UNIT = {"time": " s", "bytes": " B", "count": "", "share": ""}
 
@@ -74,7 +74,7 @@ class Cutting:
     Args:
         spec: The run file.
         folder: The run's folder, open.
-        observer: OnProgress of every change.
+        observer: Notified of every change.
     """
 
     def __init__(self, spec: StartSpec, folder: RunFolder, observer: Observer) -> None:
@@ -86,10 +86,10 @@ class Cutting:
         self._shown_s = 0.0
 
     def run(self) -> RunRecord:
-        """Completes the run; returns the record of the finished run.
+        """Completes the run and returns its record.
 
         Raises:
-            Infeasible: No cut can keep the limits, or the healed one was measured outside them.
+            Infeasible: No cut can keep the limits, or the healed one exceeds them as measured.
         """
         try:
             self._take_up()
@@ -101,7 +101,7 @@ class Cutting:
             raise
 
     def _take_up(self) -> None:
-        """Removes cuts that were found under other limits or budgets; the stages keep their files."""
+        """Removes cuts that were chosen for other limits or budgets; files of the stages are kept."""
         now = asdict(Basis.of(self.spec))
         if self.known.get("basis", asdict(Basis.of(self.folder.before or self.spec))) != now:
             original = self._of("original")
@@ -128,7 +128,7 @@ class Cutting:
         )
         spec.require_kind(work.arch)
         _require_answerable(work.arch, tasks)
-        claim(folder, work.about, resume=True)  # the folder's spec was compared before: this compares weights and text
+        claim(folder, work.about, resume=True)  # the folder's spec was compared before; this compares weights and text
         self.known |= {"data": corpus.summary(), "space": _space_of(work)}
         self._note()
         limits = self._limits(work)
@@ -154,7 +154,7 @@ class Cutting:
         self._decide(work)
 
     def _limits(self, work: Shrinking) -> Limits:
-        """Measures the original first, since limits as shares refer to its seconds and bytes."""
+        """Limits for choosing the cut. Measures the original first: limits are shares of its seconds and bytes."""
         if "measured" not in self._of("original"):
             self._phase("measuring the original")
             [found] = Bench(self.spec, timeout_s=TIMEOUT_S).alternately([work.original_file])
@@ -180,10 +180,10 @@ class Cutting:
         return max(LEAST_STEPS, int(budget_s / step_s))
 
     def _steps(self, work: Shrinking, settings: CutSettings, weights: Named, sizes: Sizes) -> int:
-        """Healing steps that ``budget.final`` pays for, or half of the rest; the same for both contenders.
+        """Healing steps that ``budget.final`` (or half of the remaining budget) allows; the same for both contenders.
 
         Raises:
-            SpecError: The budget is spent, or too small for even a few.
+            SpecError: The budget is spent, or too small for a few steps.
         """
         budget = self.spec.budget
 
@@ -245,7 +245,7 @@ class Cutting:
     def _evaluate(
         self, name: str, design: Design, weights: Named, work: Shrinking, corpus: Corpus, tasks: Mapping[str, Task]
     ) -> None:
-        """Quality on test text and on the tasks, unless these weights were evaluated before."""
+        """Quality on test text and on the tasks, unless these weights were already evaluated."""
         path = work.original_file if name == "original" else self.folder.path / name / "model.onnx"
         arrays = {key: value.numpy() for key, value in weights.items()}
         key: list[object] = [
@@ -277,7 +277,7 @@ class Cutting:
         self._found(name, quality)
 
     def _measure(self, work: Shrinking) -> None:
-        """All contenders alternately; limits are checked against this, not the original's first measurement."""
+        """Measures all contenders in alternation; limits are checked with these values, not the first measurement."""
         self._phase("measuring alternately")
         names = [name for name in ("original", self.spec.method, "truncate") if "parameters" in self._of(name)]
         files = [work.original_file, *(self.folder.path / name / "model.onnx" for name in names[1:])]
@@ -288,10 +288,10 @@ class Cutting:
             self._found(name, _noted(found))
 
     def _decide(self, work: Shrinking) -> None:
-        """The cut wins where it keeps every limit as exported.
+        """Makes the cut the winner if it keeps every limit as exported.
 
         Raises:
-            Infeasible: It does not; by how much.
+            Infeasible: It does not; the message says by how much.
         """
         contenders = self.known["contenders"]
         values = values_of(contenders[self.spec.method])
@@ -309,7 +309,7 @@ class Cutting:
         self._note()
 
     def _write_winner(self, work: Shrinking) -> None:
-        """The Hugging Face folder, with the measured ``model.onnx`` and its measurements next to it."""
+        """Writes the winner: a Hugging Face folder with the measured ``model.onnx`` and its measurements."""
         source, target = self.folder.path / self.spec.method, self.folder.winner
         found = self._of(self.spec.method)
         with storage(target):
@@ -351,7 +351,7 @@ class Cutting:
                 self._note()
                 output.write(self._record(), self.folder.path)
         except (ChipwiseError, OSError):
-            return  # the reason for which the run stopped is what the user must see
+            return  # the user needs the reason why the run stopped, not this error
 
     def _of(self, name: str) -> Contender:
         return self.known["contenders"].get(name, Contender())
@@ -370,7 +370,7 @@ class Cutting:
         self._notify()
 
     def _on_stage(self, stage: str, done: int, total: int) -> None:
-        """Progress of a stage of the cutting."""
+        """Reports the progress of a stage."""
         if stage != self.status.phase:
             self._phase(stage)
             self._note()
@@ -398,7 +398,7 @@ def _noted(found: Measurement) -> Contender:
 
 
 def _space_of(work: Shrinking) -> dict[str, object]:
-    """Number of cuts, and their choices."""
+    """Number of possible cuts, and their choices."""
     options = options_of(work.arch)
     size = 1
     for _, kind in blocks(work.arch):

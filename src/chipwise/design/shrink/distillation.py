@@ -1,8 +1,8 @@
-"""Training cuts of a model towards the original: one cut (healing), or many that share weights.
+"""Trains cuts towards the original: one cut (healing), or many that share weights (a supernet).
 
-A step takes one batch and the cuts that are its turn; their gradients add. Tables stay as they are: tokens or items
-that the data lacks keep their meaning. A killed training continues from its last checkpoint with the batches that come
-next.
+A step uses one batch and one or more cuts, whose gradients are summed. Embedding tables are not trained, so that tokens
+or items missing in the data keep their meaning. A killed training continues from its last checkpoint with the next
+batches.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ _TABLES = ("embedding.weight", "stem.items.weight", "stem.tags.weight", "words.w
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Healing:
-    """Settings of the training of cuts."""
+    """Settings for training cuts."""
 
     steps: int = 300
-    rate: float = 5e-4  # AdamW's, at its highest
+    rate: float = 5e-4  # peak learning rate of AdamW
     warmup_steps: int = 20
     batch_tokens: int = BATCH_TOKENS
     weight_decay: float = 0.01
@@ -49,7 +49,7 @@ class Healing:
             raise SpecError(f"must be positive, not {self.rate}", field="rate")
 
     def scale(self, step: int) -> float:
-        """Share of the rate at ``step``: up, then down in a straight line to zero."""
+        """Share of the learning rate at ``step``: linear warm-up, then linear decay to zero."""
         return min((step + 1) / self.warmup_steps, (self.steps - step) / self.steps)
 
 
@@ -63,18 +63,18 @@ class Distilled:
 
 
 class Distiller:
-    """One training.
+    """Trains cuts of one model.
 
     Args:
         arch: The model whose weights are trained.
-        weights: Where it starts.
-        comparison: The original's answers on the training data.
-        healing: Steps and rates.
-        turn: The cuts of a step by its number; the whole of ``arch`` unless given.
-        seed: Order of the batches.
-        path: The checkpoint.
+        weights: Initial weights.
+        comparison: The original on the training data.
+        healing: Number of steps and learning rate.
+        turn: Returns the cuts of a step, given its number. Default: the whole of ``arch``.
+        seed: Random seed of the order of batches.
+        path: Path of the checkpoint.
         precision: Precision of the comparison's matrix products.
-        clock: CPU seconds.
+        clock: Returns CPU seconds.
     """
 
     def __init__(
@@ -100,10 +100,10 @@ class Distiller:
         self.cpu_s = 0.0
 
     def run(self, on_progress: Callable[[int, int, float], None], *, checkpoint_every_s: float = 20.0) -> Distilled:
-        """Steps until there are none left; ``on_progress`` is called with step, steps and loss.
+        """Trains until the last step; ``on_progress`` is called with step, number of steps and loss.
 
         Raises:
-            TrainingDiverged: The loss was no longer finite, and again at half the rate.
+            TrainingDiverged: The loss was no longer finite, even at half the rate.
         """
         self._resume()
         saved_s = self.cpu_s
@@ -162,7 +162,7 @@ class Distiller:
         return total
 
     def _fall_back(self) -> None:
-        """Goes back to the last checkpoint with half the rate; a second time is one too many."""
+        """Returns to the last checkpoint with half the learning rate; fails the second time."""
         if self.rate_scale < 1:
             raise TrainingDiverged(
                 f"the loss was no longer finite at step {self.step}, even at half the rate; lower the rate "
@@ -173,7 +173,7 @@ class Distiller:
         self.rate_scale = 0.5
 
     def save(self) -> None:
-        """Writes where the training is, at once, so that a kill leaves the state before or after."""
+        """Writes the current state atomically, so that a killed process leaves either the old or the new one."""
         tensors = {f"weights.{name}": value for name, value in self.weights.items()}
         for name, value in self.trained.items():
             for key, average in self.optimiser.state.get(value, {}).items():
@@ -182,7 +182,7 @@ class Distiller:
         write_state(self.path, SCHEMA, self.key, tensors, facts)
 
     def _resume(self) -> bool:
-        """Continues from the checkpoint; False if there is none of this training that can be read."""
+        """Continues from the checkpoint; False if this training has no readable one."""
         found = read_state(self.path, SCHEMA, self.key)
         if found is None:
             return False

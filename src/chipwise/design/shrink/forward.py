@@ -1,4 +1,4 @@
-"""Forward passes of any cut of a model, and the distance between a cut's states and the original's.
+"""Forward passes of any cut of a model, and the distance between its hidden states and the original's.
 
 Axes: B batch, T tokens, D width, V vocabulary.
 """
@@ -26,14 +26,14 @@ Weights = Mapping[str, Tensor]
 
 
 class _States(nn.Module):
-    """A model whose forward pass returns the states before the head; with a stem, the head's outputs."""
+    """A model whose forward pass returns the hidden states before the head; with a stem, the head's outputs."""
 
     def __init__(self, arch: ArchSpec) -> None:
         super().__init__()
         self.model: nn.Module = module_of(arch)
 
     def forward(self, *inputs: Tensor) -> Tensor:
-        """States (B, T, D) of tokens and their mask; a decoder needs none, as padding comes last."""
+        """Hidden states (B, T, D) of tokens and their mask; a decoder needs no mask, because padding is at the end."""
         if isinstance(self.model, Encoder):
             tokens_BT, mask_BT = inputs
             return self.model(tokens_BT, None if bool(mask_BT.all()) else mask_BT)  # type: ignore[no-any-return]
@@ -44,7 +44,7 @@ class _States(nn.Module):
 
 @functools.lru_cache(maxsize=256)
 def _module(arch: ArchSpec) -> _States:
-    with torch.device("meta"):  # the weights come with each call
+    with torch.device("meta"):  # weights are passed with each call
         return _States(arch)
 
 
@@ -56,10 +56,10 @@ def states(arch: ArchSpec, weights: Weights, *inputs: Tensor) -> Tensor:
 
 
 class Bound:
-    """A model with a stem and given weights, as a data set calls it; stores its last outputs.
+    """A model with a stem and given weights, in the form that a data set calls; it stores its outputs.
 
     Attributes:
-        arch: The model's.
+        arch: The model's architecture.
         given: Outputs of all calls, in order.
     """
 
@@ -79,7 +79,7 @@ class Bound:
 
 @contextlib.contextmanager
 def watching(arch: ArchSpec, watch: Mapping[str, Callable[[Tensor, Any], None]]) -> Iterator[None]:
-    """Within the context, ``watch`` is called with input and output of named modules (``layers.0.ffn.down``)."""
+    """Context in which ``watch`` is called with the input and output of named modules (``layers.0.ffn.down``)."""
     model = _module(arch).model
     handles = [
         model.get_submodule(name).register_forward_hook(lambda _m, given, out, record=record: record(given[0], out))
@@ -93,7 +93,7 @@ def watching(arch: ArchSpec, watch: Mapping[str, Callable[[Tensor, Any], None]])
 
 
 def autocast(precision: Precision) -> torch.autocast:
-    """Matrix products in ``precision`` while it lasts."""
+    """Context in which matrix products run in ``precision``."""
     return torch.autocast("cpu", dtype=torch_dtype(precision), enabled=precision != "fp32")
 
 
@@ -102,16 +102,17 @@ def distance(
 ) -> Tensor:
     """Distance of a cut from the original on a batch; 0 if they agree.
 
-    An encoder: mean of the states' squared error over the original's variance, plus one minus the cosine of the texts'
-    embeddings, plus the squared error of the cosines between the batch's texts. A decoder: the divergence of the next
-    token's distribution in nats. A narrower cut is held against the original's first (most important) entries.
+    For an encoder: mean squared error of the hidden states relative to the original's variance, plus one minus the
+    cosine between the texts' embeddings, plus the squared error of the cosines between texts of the batch. For a
+    decoder: the KL divergence of the next token's distribution in nats. A narrower cut is compared with the original's
+    first (most important) entries.
 
     Args:
         arch: The cut.
-        found_BTD: Its states.
-        target_BTD: The original's.
-        mask_BT: Where there is text.
-        heads: Of a decoder, the cut's and the original's head (V, D).
+        found_BTD: Hidden states of the cut.
+        target_BTD: Hidden states of the original.
+        mask_BT: Where there is text, not padding.
+        heads: For a decoder, the heads (V, D) of the cut and of the original.
     """
     found, target = found_BTD[mask_BT].float(), target_BTD[mask_BT].float()
     if generates(arch):
@@ -131,7 +132,7 @@ def distance(
 
 
 def head_of(arch: ArchSpec, weights: Weights) -> Tensor:
-    """A decoder's head (V, D); an encoder's is empty."""
+    """A decoder's head (V, D); empty for an encoder."""
     if not generates(arch):
         return torch.empty(0)
     return weights["embedding.weight" if arch.tie_embeddings else "head.weight"]

@@ -1,12 +1,12 @@
-"""Importance of a model's parts on calibration data, and compensation of cut parts by the kept ones.
+"""Importance of a model's parts on calibration data, and least-squares compensation for removed parts.
 
-A block's inner activations A (tokens × neurons, or heads' results) enter the stream as A·Wᵀ. Their second moments are
-enough for both questions: neuron or head g contributes tr(W_g·AᵀA_gg·W_gᵀ), and the matrix that makes the kept
-columns K give the least squared error of A·Wᵀ is W·G_:K·(G_KK)⁻¹, with G the covariance.
+A block adds A·Wᵀ to the residual stream, where A are its inner activations (tokens × neurons, or head outputs). The
+second moments of A suffice for both: neuron or head g contributes tr(W_g·AᵀA_gg·W_gᵀ), and the matrix for the kept
+columns K with the least squared error of A·Wᵀ is W·G_:K·(G_KK)⁻¹, where G is the covariance.
 
 References:
     Activation-based importance: Muralidharan et al. 2024, arXiv:2407.14679 (width, heads, neurons, depth).
-    Least squares for what is left: Frantar and Alistarh 2022, Optimal Brain Compression, arXiv:2208.11580.
+    Least-squares compensation: Frantar and Alistarh 2022, Optimal Brain Compression, arXiv:2208.11580.
 """
 
 from __future__ import annotations
@@ -29,21 +29,21 @@ from chipwise.training.loop.checkpoint import read_state, write_state
 
 SCHEMA = "chipwise.statistics/1"
 _BACK = {"attention": "out", "ffn": "down"}
-_RIDGE = 1e-4  # of the mean variance: what two nearly equal columns share is not divided by nothing
+_RIDGE = 1e-4  # share of the mean variance, added for nearly collinear columns
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Statistics:
-    """Second moments on calibration data, in the order of the weights that they were taken with."""
+    """Second moments on calibration data, in the order of the weights with which they were computed."""
 
-    means: Mapping[str, Tensor]  # of each block's inner activations, by ``layers.0.ffn``
-    moments: Mapping[str, Tensor]  # AᵀA over the tokens, likewise
-    width: Tensor  # mean square of each entry of the normed stream
-    influence: tuple[float, ...]  # of each layer: 1 - cosine of the stream before and after
+    means: Mapping[str, Tensor]  # of each block's inner activations, by name such as ``layers.0.ffn``
+    moments: Mapping[str, Tensor]  # AᵀA over the tokens, with the same keys
+    width: Tensor  # mean square of each entry of the normalised stream
+    influence: tuple[float, ...]  # per layer: 1 - cosine between the stream before and after it
 
 
 def save_statistics(found: Statistics, path: Path) -> None:
-    """Writes statistics, so that a run that is stopped has them.
+    """Writes statistics, so that a stopped run can reuse them.
 
     Raises:
         StorageError: The disk is full.
@@ -69,7 +69,7 @@ def load_statistics(path: Path) -> Statistics | None:
 
 
 def gather(arch: ArchSpec, weights: Weights, examples: Examples) -> Statistics:
-    """Runs ``arch`` over ``examples`` and keeps the moments."""
+    """Runs ``arch`` over ``examples`` and returns the second moments."""
     seen: dict[str, Tensor | None] = {"mask": None}
     sums: dict[str, Tensor] = {}
     counts: dict[str, int] = {}
@@ -79,7 +79,7 @@ def gather(arch: ArchSpec, weights: Weights, examples: Examples) -> Statistics:
         counts[name] = counts.get(name, 0) + count
 
     def chosen(values: Tensor) -> Tensor:
-        """The positions that count, one behind the other."""
+        """The positions that are not padding, concatenated."""
         mask = seen["mask"]
         return values.flatten(0, -2) if mask is None else values[mask]
 
@@ -119,7 +119,7 @@ def gather(arch: ArchSpec, weights: Weights, examples: Examples) -> Statistics:
 
 
 def importance_order(arch: ArchSpec, weights: Weights, found: Statistics) -> dict[str, Index]:
-    """For each label of :mod:`sizes`, its entries by falling importance."""
+    """Order of the entries of each label in :mod:`sizes`, by falling importance."""
     order = {WIDTH: _falling(found.width)} if orders_width(arch) else {}
     for i, kind in blocks(arch):
         place = f"layers.{i}.{kind}"
@@ -130,7 +130,7 @@ def importance_order(arch: ArchSpec, weights: Weights, found: Statistics) -> dic
             continue
         block = arch.layers[i].attention
         assert block is not None
-        wide = block.query_width // block.kv_heads  # columns of one KV head's query heads
+        wide = block.query_width // block.kv_heads  # columns of the query heads of one KV head
         parts = [slice(g * wide, (g + 1) * wide) for g in range(block.kv_heads)]
         shares = [torch.trace(matrix[:, part] @ covariance[part, part] @ matrix[:, part].T) for part in parts]
         heads = _falling(torch.stack(shares))
@@ -152,9 +152,9 @@ def reordered(found: Statistics, order: Mapping[str, Index]) -> Statistics:
 
 
 def repaired(arch: ArchSpec, weights: Weights, found: Statistics, sizes: Sizes) -> dict[str, Tensor]:
-    """``weights`` adjusted so that cut blocks approximate the whole ones' outputs by least squares on ``found``.
+    """``weights`` adjusted so that cut blocks approximate the outputs of the full ones by least squares on ``found``.
 
-    Only the first columns of the matrices back to the stream change (and their bias, where there is one).
+    Only the kept (first) columns of the output projections change, and their bias if there is one.
     """
     changed, whole = dict(weights), whole_sizes(arch)
     for i, kind in blocks(arch):
@@ -173,7 +173,7 @@ def repaired(arch: ArchSpec, weights: Weights, found: Statistics, sizes: Sizes) 
 
 
 def stand_in(matrix: Tensor, found: Statistics, place: str, columns: int, *, centred: bool) -> tuple[Tensor, Tensor]:
-    """The matrix (D, columns) that reconstructs all outputs from the first columns, and the bias's change (D)."""
+    """The matrix (D, columns) that reconstructs all outputs from the first columns, and the change of the bias (D)."""
     second = (_covariance(found, place) if centred else found.moments[place]).double()
     wide, mean = matrix.double(), found.means[place].double()
     kept = second[:columns, :columns]
@@ -193,7 +193,7 @@ def _falling(scores: Tensor) -> Index:
 
 
 def _spread(groups: Index, wide: int) -> Index:
-    """Entries of the groups in their order, ``wide`` each."""
+    """Indices of the entries of ``groups`` in their order, ``wide`` entries each."""
     return (groups[:, None] * wide + np.arange(wide)[None]).ravel()
 
 

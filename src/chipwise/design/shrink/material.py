@@ -1,7 +1,7 @@
 """Data for cutting a model: the protocol that text and other tasks implement.
 
-The stages know no domain. They ask a :class:`Material` for the model, for examples that importance is computed on, for
-the original to hold cuts against, for the loss on held-out data, and to write what the ecosystem loads.
+Everything in the stages that depends on the domain is in a :class:`Material`: the model, examples for computing
+importance, the comparison with the original, the loss on held-out data, and writing files for the ecosystem.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from chipwise.model.arch.arch import ArchSpec
 from chipwise.model.arch.design import Design
 from chipwise.model.nn.precision import Precision
 
-Batch = Any  # numbers of texts, or tensors of a data set: only the comparison that gave it reads it
-OnPart = Callable[[int, int], None]  # how much is done, of how much
+Batch = Any  # indices of texts, or tensors of a data set; only the comparison that returned it reads it
+OnPart = Callable[[int, int], None]  # amount done, total
 PARTS = ("train", "validation")
 
 
@@ -28,7 +28,7 @@ class Examples(Protocol):
     """Batches for computing importance."""
 
     def passes(self, arch: ArchSpec, weights: Weights) -> Iterable[tuple[Tensor | None, Callable[[], object]]]:
-        """For each batch the positions (B, T) that count (None: all), and a function that runs the model on it."""
+        """For each batch the valid positions (B, T) (None: all), and a function that runs the model on it."""
         ...
 
 
@@ -37,19 +37,19 @@ class Comparison(Protocol):
 
     @property
     def identity(self) -> str:
-        """Tells this data from other data."""
+        """Identity of this data."""
         ...
 
     def spread(self, batches: int) -> Sequence[Batch]:
-        """About so many batches, equal for scoring all cuts."""
+        """About this many batches, the same for scoring all cuts."""
         ...
 
     def lesson(self, step: int, *, tokens: int, seed: int) -> Batch:
-        """The batch of a step of training; ``tokens`` bounds the padded tokens of a batch of texts."""
+        """The batch of a training step; ``tokens`` limits the tokens of a batch of texts, padding included."""
         ...
 
     def size(self, batch: Batch) -> int:
-        """Examples in a batch."""
+        """Number of examples in a batch."""
         ...
 
     def distance(self, arch: ArchSpec, weights: Weights, batch: Batch) -> Tensor:
@@ -66,22 +66,22 @@ class Material(Protocol):
 
     @property
     def arch(self) -> ArchSpec:
-        """The model's."""
+        """The original's architecture."""
         ...
 
     @property
     def weights(self) -> Weights:
-        """The original's, by the names of the torch module."""
+        """The original's weights by the names of the torch module."""
         ...
 
     @property
     def about(self) -> Mapping[str, object]:
-        """Identity of this data, as JSON can hold it."""
+        """Identity of this data, as JSON values."""
         ...
 
     @property
     def held_out(self) -> str:
-        """Name of the value that :meth:`judge` returns."""
+        """Name of the loss that :meth:`judge` returns."""
         ...
 
     @property
@@ -90,28 +90,28 @@ class Material(Protocol):
         ...
 
     def comparison(self, weights: Weights, state: Path, *, precision: Precision, on_part: OnPart) -> Comparison:
-        """The original, its ``weights`` in the order of importance, on the training data.
+        """The original on the training data; its ``weights`` are ordered by importance.
 
-        Its answers may be kept in files in ``state``.
+        Its outputs may be stored in files in ``state``.
         """
         ...
 
     def judge(
         self, arch: ArchSpec, weights: Weights, original: Weights, state: Path, *, precision: Precision, quick: bool
     ) -> float:
-        """Loss of a cut on held-out data, less is better: its distance from the original, or the task's loss.
+        """Loss of a cut on held-out data (lower is better): its distance from the original, or the task's loss.
 
-        ``quick`` asks for the first part of the data alone, where many cuts are compared.
+        With ``quick`` only the first part of the data is used, for comparing many cuts.
         """
         ...
 
     def write(self, design: Design, weights: Mapping[str, AnyArray], folder: Path) -> None:
-        """Writes what the ecosystem loads, such as a Hugging Face folder."""
+        """Writes the files for the ecosystem, such as a Hugging Face folder."""
         ...
 
 
 def mean_distance(comparison: Comparison, arch: ArchSpec, weights: Weights, batches: int) -> float:
-    """Mean distance of a cut from the original over the examples of about so many batches."""
+    """Mean distance of a cut from the original over the examples of about this many batches."""
     chosen = comparison.spread(batches)
     sizes = [comparison.size(batch) for batch in chosen]
     found = [float(comparison.distance(arch, weights, batch)) for batch in chosen]

@@ -1,4 +1,4 @@
-"""Cuts a Hugging Face model to limits: the work of ``chipwise shrink``."""
+"""Cuts a Hugging Face model down to limits; implements ``chipwise shrink``."""
 
 from __future__ import annotations
 
@@ -35,33 +35,33 @@ from chipwise.training.tasks.metric import Metric
 class Shrunk:
     """Result of shrinking, compared with the original."""
 
-    folder: Path  # a Hugging Face folder, with model.onnx next to it
+    folder: Path  # Hugging Face folder, with model.onnx next to it
     method: Method
     arch: ArchSpec
     sizes: Sizes
     parameters: int
     original_parameters: int
     limit_s: float | None
-    predicted_s: float  # of a request
+    predicted_s: float  # seconds of a request
     workload: Workload
-    latency: Measurement | None  # None if it was not to be measured
+    latency: Measurement | None  # None if it was not measured
     original_latency: Measurement | None
-    loss_before: float  # on held-out data as cut, and after healing: the distance from the original, or the task's loss
+    loss_before: float  # on held-out data, as cut and after healing: the distance from the original, or the task's loss
     loss_after: float
-    held_out: str  # what that loss is
-    metric: Metric | None  # of its task; None of text
-    score: TaskScore | None  # of the exported cut on the test data of its task; None of text
+    held_out: str  # name of that loss
+    metric: Metric | None  # metric of the task; None for text
+    score: TaskScore | None  # of the exported cut on the task's test data; None for text
     original_score: TaskScore | None
-    estimates: tuple[CostEstimate, CostEstimate] | None  # original and cut on the chip that is not here
-    cpu_s: Mapping[str, float]  # by stage; those shared by methods are charged to each
+    estimates: tuple[CostEstimate, CostEstimate] | None  # of original and cut, if latency is limited on another chip
+    cpu_s: Mapping[str, float]  # CPU seconds by stage; shared stages are charged to each method
 
     def shown(self, loss: float) -> str:
-        """A loss on held-out data in the words of its task."""
+        """A loss on held-out data in the task's metric."""
         return f"{loss:.4f}" if self.metric is None else self.metric.text(loss)
 
     @property
     def request_s(self) -> tuple[float, float] | None:
-        """Median seconds of a request of original and cut: measured here, predicted for a chip that is not here."""
+        """Median seconds of a request for original and cut: measured on this machine, or predicted for another chip."""
         if self.estimates is not None:
             whole, cut = self.estimates
             return _predicted_s(whole, self.workload), _predicted_s(cut, self.workload)
@@ -71,11 +71,11 @@ class Shrunk:
 
     @property
     def ratio(self) -> float | None:
-        """Ratio of those seconds for the cut and the original."""
+        """The cut's median request time divided by the original's."""
         return None if (both := self.request_s) is None else both[1] / both[0]
 
     def summary(self) -> dict[str, object]:
-        """The result as JSON can hold it, samples left out."""
+        """The result as JSON values, without samples."""
         times = {}
         for name, item in (("latency", self.latency), ("original_latency", self.original_latency)):
             if item is not None:
@@ -110,26 +110,26 @@ class Shrunk:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShrinkRequest:
-    """What a model is cut to, on what data, and how.
+    """Limits of a cut, its data, and settings of the method.
 
     Attributes:
-        latency: Limit of a request on the device: a share of the original's (``60 %``) or a time (``3 ms``).
-        memory: Limit of the weights: a share or a size (``40 MB``).
-        method: ``exact`` (blocks scored one by one, an integer programme chooses), ``shared`` (search over weights that
-            all cuts share), or ``truncate`` (the first layers, the baseline).
-        data: A text source, text files, a run file, or the fields of such: the text to score and heal with. A run file
-            of another task names its data; a winner is cut on that of its own run unless another is named.
+        latency: Limit on a request's time on the device: a share of the original's (``60 %``) or a time (``3 ms``).
+        memory: Limit on the size of the weights: a share or a size (``40 MB``).
+        method: ``exact`` (an integer programme on losses of single blocks), ``shared`` (search in a supernet), or
+            ``truncate`` (the first layers, the baseline).
+        data: Text for scoring and healing: a text source, text files, a run file, or the fields of ``data``. For a
+            model of another task: a run file whose data is used; for a winner, its own run's data by default.
         tokens: Tokens of a request's text or prompt.
         new_tokens: Tokens that a decoder generates in a request.
-        longest: Tokens that a text is cut to in healing.
-        weights: Format in which it will be served.
-        healing: Steps and rates of healing.
-        shared: The same of training shared weights.
-        trials: Cuts that the search over shared weights looks at.
-        widths: Shares of the stream's width that it looks at; the other methods keep the width.
-        device: The chip that latency is limited on, predicted by its data sheet; this machine unless given.
-        runtime: Of that chip; its own unless given.
-        seed: Random seed of batches and draws.
+        longest: Most tokens per text in healing.
+        weights: Weight format of the served model.
+        healing: Steps and learning rate of healing.
+        shared: Steps and learning rate of training the supernet.
+        trials: Cuts that the search in the supernet evaluates.
+        widths: Stream widths for that search, as shares; the other methods keep the width.
+        device: The chip for the latency limit, predicted by its data sheet. Default: this machine.
+        runtime: Runtime of that chip. Default: its own.
+        seed: Random seed of batches and cuts.
     """
 
     latency: str | float | None = "60 %"
@@ -156,7 +156,7 @@ class ShrinkRequest:
             raise InputError("--runtime is that of a --device; on this machine cuts are timed in onnxruntime")
 
     def material(self, source: Path) -> tuple[TextMaterial | TaskMaterial, Workload]:
-        """The model in ``source`` with its data, and one request."""
+        """The model in ``source`` with its data, and the workload of one request."""
         if (run := run_of(source, self.data)) is not None:
             return TaskMaterial(source, run, data_of(source, run)), run.workload
         require_folder(source)
@@ -165,7 +165,7 @@ class ShrinkRequest:
         return material, Workload(prompt_tokens=self.tokens, new_tokens=self.new_tokens)
 
     def limits(self, request_s: float, whole_bytes: float) -> Limits:
-        """The limits in SI units, by what the original takes.
+        """The limits in SI units, given the original's values.
 
         Raises:
             InputError: One cannot be read, or is not positive.
@@ -177,7 +177,7 @@ class ShrinkRequest:
         )
 
     def settings(self, limits: Limits) -> CutSettings:
-        """How the cut is chosen and healed."""
+        """Settings for choosing and healing the cut."""
         return CutSettings(
             method=self.method,
             limits=limits,
@@ -197,21 +197,21 @@ def shrink_model(
     measured: bool = True,
     on_progress: OnProgress = lambda stage, done, total: None,
 ) -> Shrunk:
-    """A smaller model cut from the one in ``folder``, within limits, healed by distillation from it.
+    """Cuts the model in ``folder`` down to limits and heals the cut by distillation from the original.
 
     Args:
         folder: A Hugging Face folder of a BERT-style encoder or a Llama-style decoder, with its tokenizer.json; or of a
             model of another task, such as an image classifier (ViT) or a winner.
         request: Limits, data and method.
-        out: Folder; ``runs/shrink-<name>`` unless given.
-        resume: Go on with what the folder holds.
-        measured: Whether the result and the original are measured alternately at the end.
-        on_progress: Called with the stage, what is done and the total.
+        out: Folder to write. Default: ``runs/shrink-<name>``.
+        resume: Continue the run in the folder.
+        measured: Whether to measure the result and the original in alternation at the end.
+        on_progress: Called with the stage, the amount done and the total.
 
     Raises:
         InputError: The model, a limit or the text is wrong, or no cut keeps the limits.
-        Unsupported: The model has blocks that are not built or cut here.
-        StudyError: The folder holds a run of another model or text, or one and ``resume`` is not given.
+        Unsupported: The model has blocks that chipwise cannot build or cut.
+        StudyError: The folder holds a run of another model or text, or ``resume`` is needed to continue it.
     """
     source = Path(folder)
     target = Path(out) if out is not None else Path("runs") / f"shrink-{Path(os.path.realpath(source)).name}"
@@ -265,7 +265,7 @@ def shrink_model(
 
 
 def _scores(work: Shrinking, material: TaskMaterial, cut: Cut, place: Path) -> tuple[TaskScore, TaskScore]:
-    """The cut's and the original's exported graphs on the test data."""
+    """Test scores of the exported graphs of cut and original."""
     design = Design(arch=cut.arch, weights=work.weight_format)
     score = material.score(design, {name: value.numpy() for name, value in cut.weights.items()}, place)
     material.promise(design, score, place / "model")
@@ -284,7 +284,7 @@ def _predicted_s(found: CostEstimate, workload: Workload) -> float:
 
 
 def request_of(found: Measurement) -> float:
-    """Median seconds of a request: the pass over the text, and of a decoder the tokens after the first."""
+    """Median seconds of a request: the pass over the text and, for a decoder, the tokens after the first."""
     steps = 0.0 if found.encodes else (found.workload.new_tokens - 1) * found.percentile("tpot", 0.5)
     return found.percentile("ttft", 0.5) + steps
 
@@ -311,10 +311,10 @@ def limit_of(limit: str | float | None, whole: float, kind: str, name: str) -> f
 
 
 def claim(target: Path, about: dict[str, object], *, resume: bool) -> None:
-    """Makes the folder this run's own, or finds that it is.
+    """Writes ``about`` to a new folder, or checks that the folder belongs to this run.
 
     Raises:
-        StudyError: It holds another run, or this one and ``resume`` is not given.
+        StudyError: The folder holds another run, or ``resume`` is needed to continue this one.
     """
     path, wanted = target / "about.json", json.loads(json.dumps(about))
     if path.exists():

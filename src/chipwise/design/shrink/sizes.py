@@ -1,11 +1,11 @@
-"""Smaller models inside a pretrained one: possible cuts, and the kept rows and columns of weights.
+"""Cuts of a pretrained model: possible sizes, and the rows and columns of weights that they keep.
 
 Every axis of every weight has a label: ``width`` (the residual stream), ``layers.3.query`` and ``layers.3.kv`` (rows of
-heads), ``layers.3.ffn`` (neurons), or none. One order of a label's entries reorders the model without changing what it
-computes; the first entries of an ordered label are the smaller model.
+heads), ``layers.3.ffn`` (neurons), or none. Permuting the entries of a label everywhere does not change the model's
+outputs; a cut keeps the first entries of each label.
 
-Heads are cut by KV head with all the query heads that were trained with it: a query head on another's keys is lost.
-Cross-attention is kept whole.
+Heads are removed per KV head together with all of its query heads, because a query head is useless with other keys.
+Cross-attention is not cut.
 """
 
 from __future__ import annotations
@@ -27,39 +27,39 @@ from chipwise.model.walk.weights import weight_shapes
 Index = npt.NDArray[np.int64]
 Labels = tuple[str | None, ...]
 WIDTH = "width"
-_INNER = {"q": "query", "k": "kv", "v": "kv", "gate": "ffn", "up": "ffn"}  # projections into a block, and their rows
-_POINTWISE = {"gate": "query", "norm": "query"}  # of pointwise attention
-_BACK = {"out": "query", "down": "ffn"}  # projections back to the stream, and their columns
+_INNER = {"q": "query", "k": "kv", "v": "kv", "gate": "ffn", "up": "ffn"}  # input projections: label of rows
+_POINTWISE = {"gate": "query", "norm": "query"}  # for pointwise attention
+_BACK = {"out": "query", "down": "ffn"}  # output projections: label of columns
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sizes:
     """Kept sizes of a model: KV heads and FFN neurons of each layer (0 removes the block), and the width."""
 
-    heads: tuple[int, ...]  # KV heads a layer, each with its query heads
+    heads: tuple[int, ...]  # KV heads per layer, each with its query heads
     neurons: tuple[int, ...]
     width: int
 
     def block(self, layer: int, kind: str) -> int:
-        """The size of one block; ``kind`` is ``attention`` or ``ffn``."""
+        """Size of one block; ``kind`` is ``attention`` or ``ffn``."""
         return self.of_kind(kind)[layer]
 
     def of_kind(self, kind: str) -> tuple[int, ...]:
-        """The size of every layer's block of one kind."""
+        """Sizes of all layers' blocks of one kind."""
         return self.heads if kind == "attention" else self.neurons
 
     def with_kind(self, kind: str, sizes: tuple[int, ...]) -> Sizes:
-        """Copy of the model without any block of one kind."""
+        """A copy with other sizes of all blocks of one kind."""
         return replace(self, heads=sizes) if kind == "attention" else replace(self, neurons=sizes)
 
     def with_block(self, layer: int, kind: str, size: int) -> Sizes:
-        """Copy of the model without one block."""
+        """A copy with another size of one block."""
         sizes = self.of_kind(kind)
         return self.with_kind(kind, (*sizes[:layer], size, *sizes[layer + 1 :]))
 
 
 def whole_sizes(arch: ArchSpec) -> Sizes:
-    """All of ``arch``."""
+    """The full sizes of ``arch``."""
     return Sizes(
         heads=tuple(0 if layer.attention is None else layer.attention.kv_heads for layer in arch.layers),
         neurons=tuple(0 if layer.ffn is None else layer.ffn.width for layer in arch.layers),
@@ -77,10 +77,10 @@ def blocks(arch: ArchSpec) -> Iterator[tuple[int, str]]:
 
 
 def cut_arch(whole: ArchSpec, sizes: Sizes) -> ArchSpec:
-    """The smaller model, with as many layers as ``whole``: a layer may be left without blocks.
+    """The architecture of the cut, with as many layers as ``whole``; a layer may have no blocks left.
 
     Raises:
-        SpecError: Something is larger than in ``whole``.
+        SpecError: A size is larger than in ``whole``.
     """
     _check(whole, sizes)
     layers = []
@@ -97,7 +97,7 @@ def cut_arch(whole: ArchSpec, sizes: Sizes) -> ArchSpec:
 
 
 def cut_weights(whole: ArchSpec, sizes: Sizes, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The smaller model's weights: views of ``whole``, named as in :func:`cut_arch`."""
+    """The weights of the cut: views of those of ``whole``, named as in :func:`cut_arch`."""
     sub = cut_arch(whole, sizes)
     length = {WIDTH: sizes.width}
     for i, layer in enumerate(sub.layers):
@@ -118,7 +118,7 @@ def cut_weights(whole: ArchSpec, sizes: Sizes, weights: Mapping[str, Tensor]) ->
 
 
 def reorder(weights: Mapping[str, Tensor], order: Mapping[str, Index]) -> dict[str, Tensor]:
-    """``weights`` with the entries of each label in ``order`` permuted; the model computes the same."""
+    """``weights`` with the entries of each label in ``order`` permuted; the model's outputs stay the same."""
     found = {}
     for name, value in weights.items():
         for axis, label in enumerate(labels(name)):
@@ -129,7 +129,7 @@ def reorder(weights: Mapping[str, Tensor], order: Mapping[str, Index]) -> dict[s
 
 
 def labels(name: str) -> Labels:
-    """The label of each axis of the weight ``name``; axes behind the last one have none."""
+    """Label of each axis of the weight ``name``; missing axes at the end have none."""
     place, _, kind = name.rpartition(".")
     layer = re.match(r"layers\.\d+", place)
     last = place.rpartition(".")[2]
@@ -140,7 +140,7 @@ def labels(name: str) -> Labels:
         return (rows, WIDTH) if last == "gate" and kind == "weight" else (rows,)
     if last in ("q_norm", "k_norm"):
         return (None,)
-    if layer is not None and place.startswith(f"{layer[0]}.cross"):  # kept whole
+    if layer is not None and place.startswith(f"{layer[0]}.cross"):  # not cut
         return ()
     if last.endswith("_conv"):
         return (WIDTH, None, None)
@@ -159,7 +159,7 @@ def _outside(place: str, kind: str) -> Labels | None:
         return (WIDTH, None) if kind == "weight" else (WIDTH,)
     if place in ("stem.prefix", "words"):
         return (None, WIDTH)
-    if number := re.fullmatch(r"positions\.(\d+)", place):  # by distance, of each head
+    if number := re.fullmatch(r"positions\.(\d+)", place):  # biases per head, by relative position
         return (None, f"layers.{number[1]}.heads")
     if place.startswith(("stem.", "projector.")) or (place, kind) == ("head", "bias"):
         return ()
@@ -167,18 +167,18 @@ def _outside(place: str, kind: str) -> Labels | None:
 
 
 def orders_width(arch: ArchSpec) -> bool:
-    """Whether the entries of the residual stream may be put in another order: all that is joined to it is labelled."""
+    """Whether the entries of the residual stream can be permuted: all weights connected to it have labels."""
     known = arch.stem.reorders
     return known and not arch.head.token_width
 
 
 def generates(arch: ArchSpec) -> bool:
-    """Whether a model or cut writes tokens; a cut of an encoder that is left without attention does not."""
+    """Whether a model generates tokens; a cut encoder that has no attention left does not."""
     return arch.head.writes
 
 
 def compact(arch: ArchSpec, weights: Mapping[str, Tensor]) -> tuple[ArchSpec, dict[str, Tensor]]:
-    """Copy of the model without layers that have no block (a model keeps at least one layer)."""
+    """A copy without layers that have no block; at least one layer is kept."""
     kept = [i for i, layer in enumerate(arch.layers) if any(layer.blocks())] or [0]
     number = {old: new for new, old in enumerate(kept)}
     renamed = {}
@@ -192,12 +192,12 @@ def require_cuttable(arch: ArchSpec) -> None:
     """Checks that smaller models can be cut from ``arch``.
 
     Raises:
-        Unsupported: Layers share weights, or there is a pooler, whose outputs no cut keeps.
+        Unsupported: Layers share weights, or the model has a pooler.
     """
     if any(layer.shares is not None for layer in arch.layers):
         raise Unsupported(f"{arch.name}: layers that share weights cannot be cut one by one")
     if isinstance(arch.head, Pooler):
-        raise Unsupported(f"{arch.name}: a pooler is not cut; start from the encoder without it (embeddings by mean)")
+        raise Unsupported(f"{arch.name}: a pooler cannot be cut; start from the encoder without it (mean pooling)")
 
 
 def _check(whole: ArchSpec, sizes: Sizes) -> None:

@@ -1,7 +1,7 @@
-"""The stages of a cut: data, importance, costs, block losses, choice, healing, files, measuring.
+"""Stages of cutting a model: data, importance, costs, block losses, choice, healing, files, measuring.
 
-Every stage leaves a file in ``state/`` and finds it again, so a run that was killed continues, and another method or
-limit pays only for what is its own.
+Every stage stores its result in ``state/`` and reuses it, so a killed run continues, and another method or limit
+repeats only the stages that depend on it.
 """
 
 from __future__ import annotations
@@ -56,11 +56,11 @@ from chipwise.model.ops.workload import Workload
 from chipwise.training.loop.checkpoint import fingerprint
 
 Named = dict[str, Tensor]
-OnProgress = Callable[[str, int, int], None]  # stage, how much is done, of how much
+OnProgress = Callable[[str, int, int], None]  # stage, amount done, total
 SCORING_BATCHES = 2
-_TIGHTENINGS = 3  # times that the limit is lowered when a cut is measured above it
+_TIGHTENINGS = 3  # times that the latency limit is lowered if a cut is measured above it
 _WIDTH_STEP = 16
-_PACE = Healing(steps=4)  # steps that are timed
+_PACE = Healing(steps=4)  # steps for timing a healing step
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,7 +80,7 @@ class CutSettings:
 
     @property
     def choosing(self) -> str:
-        """Identity of the inputs of the choice."""
+        """Identity of all inputs of the choice."""
         parts = [self.method, self.limits]
         return digest([*parts, self.shared, self.trials, self.widths] if self.method == "shared" else parts)
 
@@ -97,16 +97,16 @@ class Cut:
 
 
 class Shrinking:
-    """One original with data, one workload, one chip.
+    """One original with data, one workload and one chip.
 
     Args:
-        material: The original, and what it is cut on.
-        target: Where results and ``state/`` are.
-        clock: Gives the time that models take.
-        workload: A request.
-        weight_format: Weight format in which it will be served.
-        seed: Random seed of batches and draws.
-        on_progress: Called with the stage, what is done and the total.
+        material: The original and its data.
+        target: Folder of results and ``state/``.
+        clock: Returns the seconds of models.
+        workload: Sizes of a request.
+        weight_format: Weight format of the served model.
+        seed: Random seed of batches and cuts.
+        on_progress: Called with the stage, the amount done and the total.
     """
 
     def __init__(
@@ -141,7 +141,7 @@ class Shrinking:
 
     @functools.cached_property
     def costs(self) -> dict[str, Costs]:
-        """Seconds of every size of every block, measured once; by name of the time."""
+        """Seconds of every size of every block, by name of the time; measured once."""
 
         def make() -> object:
             on_progress = functools.partial(self.on_progress, "time blocks")
@@ -156,17 +156,17 @@ class Shrinking:
 
     @functools.cached_property
     def precision(self) -> Precision:
-        """The format of matrix products, the same in every call of this run."""
+        """Format of matrix products; the same in all sessions of a run."""
         return kept_precision(self.state / "precision.json")
 
     @property
     def whole_bytes(self) -> float:
-        """Bytes of the original's weights in the format."""
+        """Bytes of the original's weights in the served format."""
         return bytes_of(self.arch, whole_sizes(self.arch), self.value_bytes)
 
     @functools.cached_property
     def ordered(self) -> tuple[Named, Statistics]:
-        """The original's weights in the order of importance, and the statistics in that order."""
+        """The original's weights ordered by importance, and the statistics in that order."""
         begun = time.process_time()
         self.on_progress("order by importance", 0, 1)
         file = self.state / "statistics.safetensors"
@@ -188,11 +188,11 @@ class Shrinking:
             return self.material.comparison(self.ordered[0], self.state, precision=self.precision, on_part=on_part)
 
     def judge(self, arch: ArchSpec, weights: Named, *, quick: bool = False) -> float:
-        """Loss of a cut on held-out data: see :class:`chipwise.design.shrink.material.Material`."""
+        """Loss of a cut on held-out data; see :class:`chipwise.design.shrink.material.Material`."""
         return self.material.judge(arch, weights, self.ordered[0], self.state, precision=self.precision, quick=quick)
 
     def replacements(self) -> list[Replacement]:
-        """The loss of every block at every size; stored results of an earlier run are read."""
+        """Loss of every block at every size; stored results of an earlier session are reused."""
         weights, found = self.ordered
         path = self.state / "replacements.json"
         known = list(convert(tuple[Replacement, ...], read_json(path), path.name)) if path.exists() else []
@@ -216,7 +216,7 @@ class Shrinking:
             )
 
     def choose(self, settings: CutSettings) -> tuple[Named, Sizes]:
-        """The cut that the method of the settings takes, and the weights that it is cut from."""
+        """The cut chosen by the settings' method, and the weights to cut."""
         if settings.method == "shared":
             return self._search(settings)
         weights, found = self.ordered
@@ -231,7 +231,7 @@ class Shrinking:
         return repaired(self.arch, weights, found, sizes), sizes
 
     def heal(self, settings: CutSettings, weights: Named, sizes: Sizes) -> Cut:
-        """The healed cut; or the cut without healing, if that is closer to the original on held-out text."""
+        """The healed cut, or the unhealed one if that is closer to the original on held-out text."""
         arch, part = compact(cut_arch(self.arch, sizes), cut_weights(self.arch, sizes, weights))
         distiller = self._healer(arch, part, settings.healing, f"healing-{settings.method}")
         healed = distiller.run(lambda step, steps, _loss: self.on_progress("heal", step, steps))
@@ -246,7 +246,7 @@ class Shrinking:
         )
 
     def healing_step_s(self, weights: Named, sizes: Sizes) -> float:
-        """CPU seconds of a step of healing this cut: a few are made and thrown away."""
+        """CPU seconds of one healing step of this cut, from a few steps that are discarded."""
         arch, part = compact(cut_arch(self.arch, sizes), cut_weights(self.arch, sizes, weights))
         return self._pace(self._healer(arch, part, _PACE, "pace"))
 
@@ -286,14 +286,14 @@ class Shrinking:
         )
 
     def write(self, cut: Cut, place: Path) -> None:
-        """A Hugging Face folder ``model`` and ``model.onnx`` beside it."""
+        """Writes a Hugging Face folder ``model``, and ``model.onnx`` next to it."""
         arrays = {name: value.numpy() for name, value in cut.weights.items()}
         design = Design(arch=cut.arch, weights=self.weight_format)
         self.material.write(design, arrays, place / "model")
         export(design, arrays, place / "model.onnx")
 
     def measure(self, place: Path) -> tuple[Measurement, Measurement]:
-        """The cut's file and the original's, measured in turns.
+        """Measures the cut's file and the original's in alternation.
 
         Raises:
             MeasurementError: One of them cannot be measured.
@@ -319,7 +319,7 @@ class Shrinking:
         return path
 
     def _search(self, settings: CutSettings) -> tuple[Named, Sizes]:
-        """Weights that cuts near the limits share, and the best cut found among them."""
+        """Weights of a supernet of cuts near the limits, and the best cut in it."""
         trained = self._sharer(settings, "shared").run(
             lambda step, steps, _loss: self.on_progress("train shared weights", step, steps)
         )
@@ -349,9 +349,10 @@ class Shrinking:
         )
 
     def _choice(self, settings: CutSettings, pick: Callable[[Limits], Sizes]) -> Sizes:
-        """A choice that is measured within the limit of latency, or the one that was made before.
+        """A choice whose measured latency keeps the limit, or the stored one.
 
-        Sums of parts may be a little off: the limit that is chosen by is lowered by what the cut is above it.
+        A cut's latency may differ from the sum of its parts. If it is measured above the limit, the limit for the next
+        choice is lowered by the excess.
         """
         name = f"choice-{settings.method}"
         kept = self.kept(name, lambda: plain(self._within(pick, settings.limits)), key=settings.choosing)
@@ -381,14 +382,14 @@ class Shrinking:
 
     @contextmanager
     def _timed(self, stage: str, *, key: str = "") -> Iterator[None]:
-        """Records the CPU seconds of a stage, from the call that did the work, not from one that found it done."""
+        """Records the CPU seconds of a stage, only in the session that computes it."""
         begun = time.process_time()
         yield
         spent = time.process_time() - begun
         self.cpu_s[stage] = self.kept(f"seconds-{stage.replace(' ', '-')}", lambda: spent, key=key)
 
     def kept(self, name: str, make: Callable[[], object], *, key: str = "") -> Any:
-        """Result of ``make``, read from its file if it exists for the same key."""
+        """The result of ``make``, or the stored one if it exists for the same key."""
         path = self.state / f"{name}.json"
         if path.exists():
             held = read_mapping(path)

@@ -1,12 +1,11 @@
 """Data of any task for cutting a model with a stem: images, sounds, questions about images, rankings.
 
-A data set calls the model and says what it loses (:class:`chipwise.training.data.dataset.Dataset`), and what the
-model's
-head gave is what a cut is held against. Squared errors of outputs add up where those of single blocks are independent,
-which is what choosing block by block assumes; and outputs that are matched teach as well as their distributions do.
+A data set calls the model and computes its loss (:class:`chipwise.training.data.dataset.Dataset`); a cut is compared
+with the original by the outputs of the head. Squared errors of outputs are additive over independent blocks, as
+choosing block by block assumes, and matching outputs teaches as well as matching distributions.
 
 References:
-    Errors of outputs in distillation: Kim et al. 2021, arXiv:2105.08919. Labels beside them: Touvron et al. 2021
+    Errors of outputs in distillation: Kim et al. 2021, arXiv:2105.08919. Labels in addition: Touvron et al. 2021
     (DeiT), arXiv:2012.12877.
 """
 
@@ -40,14 +39,14 @@ from chipwise.training.data.recipe import Recipe
 from chipwise.training.tasks.protocol import Exported
 
 CALIBRATION_EXAMPLES = 256
-_HELD_SEED, _FIRST = 7, 1_000_000  # batches that cuts are scored on are none that a training begins with
+_HELD_SEED, _FIRST = 7, 1_000_000  # batches for scoring cuts, far from those at the beginning of a training
 
 Tensors = Sequence[Tensor]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Answered:
-    """A batch of the data set, and all that the original's head gave for it, in one row."""
+    """A batch of the data set, and the outputs of the original's head for it as one row per example."""
 
     tensors: Tensors
     given: Tensor
@@ -60,20 +59,19 @@ class TaskExamples:
         self._data, self._batches = data, batches
 
     def passes(self, arch: ArchSpec, weights: Weights) -> Iterator[tuple[None, Callable[[], object]]]:
-        """Every position counts."""
+        """All positions are valid."""
         for batch in self._batches:
             yield None, functools.partial(_run, self._data, Bound(arch, weights), batch, torch.float32)
 
 
 class TaskComparison:
-    """See :class:`chipwise.design.shrink.material.Comparison`; the original runs beside its cuts, on changed inputs
-    too.
+    """See :class:`chipwise.design.shrink.material.Comparison`; original and cuts run on the same augmented inputs.
 
     Args:
         data: The data set.
-        recipe: How many examples a batch holds.
-        arch: The original's.
-        weights: The original's.
+        recipe: Determines the examples per batch.
+        arch: The original's architecture.
+        weights: The original's weights.
         precision: Precision of matrix products.
     """
 
@@ -90,25 +88,25 @@ class TaskComparison:
         return digest(list(self._data.identity))
 
     def spread(self, batches: int) -> Sequence[Answered]:
-        """A few fixed batches, equal for all cuts."""
+        """A few fixed batches, the same for all cuts."""
         for number in range(len(self._spread), batches):
             self._spread.append(self._answered(_FIRST + number, seed=_HELD_SEED))
         return self._spread[:batches]
 
     def lesson(self, step: int, *, tokens: int, seed: int) -> Answered:
-        """Batch number ``step`` of the data set; its recipe says how large it is."""
+        """Batch number ``step`` of the data set, with the size in the recipe."""
         return self._answered(step, seed=seed)
 
     def size(self, batch: Answered) -> int:
-        """Examples in it."""
+        """Number of examples in a batch."""
         return len(batch.tensors[0])
 
     def distance(self, arch: ArchSpec, weights: Weights, batch: Answered) -> Tensor:
-        """Mean square of the outputs' errors over the variance of the original's outputs."""
+        """Mean squared error of the outputs relative to the variance of the original's outputs."""
         return self._both(arch, weights, batch)[0]
 
     def loss(self, arch: ArchSpec, weights: Weights, batch: Answered) -> Tensor:
-        """The distance and the task's own loss of the batch."""
+        """The distance plus the task's own loss on the batch."""
         apart, own = self._both(arch, weights, batch)
         return apart + own
 
@@ -128,12 +126,12 @@ class TaskMaterial:
 
     Args:
         source: The original's folder.
-        run: The run file that names the data.
-        folder: Where the data is kept.
+        run: The run file with the data.
+        folder: Folder for the data.
 
     Raises:
-        InputError: The folder is not a model that is cut, or does not fit the data.
-        Unsupported: A model that makes images in steps.
+        InputError: The model cannot be cut, or does not fit the data.
+        Unsupported: The model generates images in steps.
     """
 
     def __init__(self, source: Path, run: RunSpec, folder: Path) -> None:
@@ -157,7 +155,7 @@ class TaskMaterial:
 
     @property
     def examples(self) -> TaskExamples:
-        """The first batches, of a few hundred examples."""
+        """The first batches, with a few hundred examples together."""
         count = -(-CALIBRATION_EXAMPLES // self._recipe.batch_windows)
         batches = [self._dataset.batch(self.arch, self._recipe, _FIRST - 1 - i, seed=_HELD_SEED) for i in range(count)]
         return TaskExamples(self._dataset, batches)
@@ -169,18 +167,18 @@ class TaskMaterial:
     def judge(
         self, arch: ArchSpec, weights: Weights, original: Weights, state: Path, *, precision: Precision, quick: bool
     ) -> float:
-        """The task's loss on validation data, such as the share of errors."""
+        """The task's loss on validation data, such as the error rate."""
         most = self.data.quick if quick else None
         return float(self._dataset.judge(Bound(arch, weights), most=most, dtype=torch_dtype(precision)).loss)
 
     def write(self, design: Design, weights: Mapping[str, AnyArray], folder: Path) -> None:
-        """Writes the files that the task's winners have."""
+        """Writes the same files as for winners of the task."""
         with storage(folder):
             folder.mkdir(parents=True, exist_ok=True)
         self.data.ship(Exported(design=design, weights=weights, folder=folder.parent), folder, {})
 
     def score(self, design: Design, weights: Mapping[str, AnyArray], folder: Path) -> TaskScore:
-        """The exported graph on the test data, in the task's metric; ``folder`` is for files that it needs."""
+        """Score of the exported graph on the test data, in the task's metric; ``folder`` is for temporary files."""
         item = Exported(design=design, weights=weights, folder=folder)
         return TaskScore.of(self.run, self.data.losses(item, split="test"), "test")
 
@@ -190,6 +188,6 @@ class TaskMaterial:
 
 
 def _run(data: Dataset, model: Any, batch: Tensors, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-    """All outputs of the model's head for a batch, in one row, with the data set's loss."""
+    """All outputs of the model's head for a batch, one row per example, and the data set's loss."""
     loss = data.loss(model, batch, dtype)
     return torch.cat([each.float().flatten() for each in model.given]), loss

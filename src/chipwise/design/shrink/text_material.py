@@ -1,4 +1,4 @@
-"""Text for cutting a model: its own tokens, and the original's states as reference."""
+"""Text for cutting a model: tokenised by its own tokenizer, with the original's hidden states as reference."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from chipwise.model.nn.precision import Precision
 from chipwise.training.data.text import Corpus
 
 CALIBRATION_TEXTS, QUICK_BATCHES, VALIDATION_BATCHES = 256, 2, 4
-_MOST_TOKENS = 800_000  # of text: their states take 2 bytes per value on disk
+_MOST_TOKENS = 800_000  # most tokens of text, whose hidden states take 2 bytes per value on disk
 
 
 class TextMaterial:
@@ -29,10 +29,10 @@ class TextMaterial:
     Args:
         source: The original's folder, with its tokenizer.json.
         corpus: The text.
-        longest: Tokens that a text is cut to.
+        longest: Most tokens per text.
 
     Raises:
-        InputError: The folder is not a model that is cut, or there are too few texts.
+        InputError: The model cannot be cut, or there are too few texts.
     """
 
     held_out = "distance from the original, held-out text"
@@ -60,7 +60,7 @@ class TextMaterial:
         return self.texts["train"].first(CALIBRATION_TEXTS)
 
     def comparison(self, weights: Weights, state: Path, *, precision: Precision, on_part: OnPart) -> Targets:
-        """The original's states of the training text."""
+        """The original's hidden states of the training text."""
         path = state / "targets-train.npy"
         return make_targets(self.arch, weights, self.texts["train"], path, precision=precision, on_progress=on_part)
 
@@ -75,5 +75,5 @@ class TextMaterial:
             return mean_distance(self._held, arch, weights, QUICK_BATCHES if quick else VALIDATION_BATCHES)
 
     def write(self, design: Design, weights: Mapping[str, AnyArray], folder: Path) -> None:
-        """A Hugging Face folder with the original's tokenizer."""
+        """Writes a Hugging Face folder with the original's tokenizer."""
         save_pretrained(design.arch, weights, self.tokenizer, folder)

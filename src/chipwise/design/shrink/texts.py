@@ -1,4 +1,4 @@
-"""Texts in a pretrained model's own tokens, in batches of like length, and the original's states of each token."""
+"""Texts in a pretrained model's tokens, in batches of similar length, and the original's hidden states."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ LEAST_TEXTS = 16
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Texts:
-    """Tokens of each text, all texts one after the other."""
+    """Tokens of all texts, concatenated."""
 
     tokens: Tokens
-    starts: Tokens  # where each text starts, and where the last ends
+    starts: Tokens  # offset of each text, and the end of the last one
 
     def __len__(self) -> int:
         return len(self.starts) - 1
@@ -44,7 +44,7 @@ class Texts:
         return digest([self.tokens[:4096].tolist(), len(self.tokens), len(self)])
 
     def batches(self, *, tokens: int = BATCH_TOKENS) -> list[Tokens]:
-        """Batches of text numbers by similar length, about ``tokens`` tokens each with padding."""
+        """Batches of text indices by similar length, about ``tokens`` tokens each including padding."""
         lengths = np.diff(self.starts)
         found: list[Tokens] = []
         rows: list[int] = []
@@ -56,7 +56,7 @@ class Texts:
         return [*found, np.array(rows)]
 
     def padded(self, numbers: Sequence[int] | Tokens) -> tuple[Tensor, Tensor]:
-        """Tokens (B, T) of these texts with padding (token 0) after them, and where there is text."""
+        """Tokens (B, T) of these texts, padded at the end with token 0, and the mask of text."""
         lengths = np.diff(self.starts)[numbers]
         block = np.zeros((len(numbers), int(lengths.max())), np.int64)
         for row, number in enumerate(numbers):
@@ -70,16 +70,16 @@ class Texts:
             yield mask, functools.partial(states, arch, weights, tokens, mask)
 
     def first(self, count: int) -> Texts:
-        """The first texts."""
+        """The first ``count`` texts."""
         starts = self.starts[: count + 1]
         return Texts(tokens=self.tokens[: starts[-1]], starts=starts)
 
 
 def encode(tokenizer_path: Path, texts: Sequence[str], *, longest: int) -> Texts:
-    """Tokens of ``texts`` with special tokens, each cut to ``longest``.
+    """Tokens of ``texts`` with special tokens, truncated to ``longest`` each.
 
     Raises:
-        DataError: Too few texts.
+        DataError: There are too few texts.
     """
     tokenizer = load_tokenizer(tokenizer_path)
     tokenizer.no_padding()
@@ -94,14 +94,14 @@ def encode(tokenizer_path: Path, texts: Sequence[str], *, longest: int) -> Texts
 
 
 class Targets:
-    """The original's states of every token of ``texts``, computed once and kept in a file of half floats.
+    """The original's hidden states of every token of ``texts``, computed once and stored as FP16.
 
-    A :class:`chipwise.design.shrink.material.Comparison`, whose batches are numbers of texts.
+    A :class:`chipwise.design.shrink.material.Comparison`, whose batches are indices of texts.
 
     Args:
         texts: The texts.
-        values: Their states (tokens, D).
-        head: Of a decoder, the original's head (V, D); of an encoder nothing.
+        values: Hidden states (tokens, D).
+        head: A decoder's head (V, D) in the original; empty for an encoder.
         precision: Precision of matrix products.
     """
 
@@ -117,19 +117,19 @@ class Targets:
         return self.texts.digest
 
     def spread(self, batches: int) -> list[Tokens]:
-        """Batches taken evenly by length."""
+        """Batches sampled evenly over text lengths."""
         work = self.texts.batches()
         return work[:: max(1, len(work) // batches)][:batches]
 
     def lesson(self, step: int, *, tokens: int, seed: int) -> Tokens:
-        """One batch after the other, each epoch in another order."""
+        """Batches one after the other, in a different order in each epoch."""
         if tokens not in self._divided:
             self._divided[tokens] = self.texts.batches(tokens=tokens)
         work = self._divided[tokens]
         return work[next(itertools.islice(order_of_batches(len(work), seed=seed), step, None))]
 
     def size(self, batch: Tokens) -> int:
-        """Texts in it."""
+        """Number of texts in a batch."""
         return len(batch)
 
     def distance(self, arch: ArchSpec, weights: Weights, batch: Tokens) -> Tensor:
@@ -141,11 +141,11 @@ class Targets:
         return distance(arch, found, target, mask, (head_of(arch, weights), self._head))
 
     def loss(self, arch: ArchSpec, weights: Weights, batch: Tokens) -> Tensor:
-        """The distance: texts need no labels."""
+        """The distance, because texts have no labels."""
         return self.distance(arch, weights, batch)
 
     def of(self, numbers: Tokens, tokens: int) -> Tensor:
-        """States (B, T, D) of these texts, zero at padding."""
+        """Hidden states (B, T, D) of these texts, zero at padding."""
         block = np.zeros((len(numbers), tokens, self._values.shape[1]), np.float32)
         for row, number in enumerate(numbers):
             start, end = self.texts.starts[number : number + 2]
@@ -162,11 +162,11 @@ def make_targets(
     precision: Precision = "fp32",
     on_progress: Callable[[int, int], None] = lambda a, b: None,
 ) -> Targets:
-    """The original's states of ``texts``, read from ``path`` if it was finished, else computed into it.
+    """The original's hidden states of ``texts``, read from ``path`` if complete, else computed and stored there.
 
-    A computation that was stopped continues after the last batch that it finished.
+    A stopped computation continues after its last finished batch.
 
-    BF16 as the ``precision`` of matrix products changes a thousandth of what a cut does.
+    Matrix products in BF16 change the states a thousand times less than a cut does.
     """
     shape = (len(texts.tokens), arch.d_model)
     if path.exists():
@@ -197,7 +197,7 @@ def make_targets(
 
 
 def _finished(part: Path, count: Path, about: Mapping[str, object]) -> int:
-    """Batches of a stopped computation that are in its file; 0 if it is of something else, or damaged."""
+    """Number of finished batches in the file of a stopped computation; 0 if the file is damaged or of another one."""
     if not (part.exists() and count.exists()):
         return 0
     try:
@@ -210,7 +210,7 @@ def _finished(part: Path, count: Path, about: Mapping[str, object]) -> int:
 
 
 def order_of_batches(count: int, *, seed: int) -> Iterator[int]:
-    """Numbers of batches without end, each epoch in another order."""
+    """Batch indices without end, in a different order in each epoch."""
     epoch = 0
     while True:
         yield from np.random.default_rng([seed, epoch]).permutation(count).tolist()

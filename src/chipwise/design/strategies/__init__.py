@@ -1,1 +1,1 @@
-"""Search algorithms that ask and tell, the Pareto front, the study, and the model of quality; no torch."""
+"""Search algorithms with an ask/tell interface, Pareto fronts, the study, and the surrogate of quality; no torch."""

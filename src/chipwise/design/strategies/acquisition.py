@@ -1,9 +1,10 @@
-"""Acquisition: expected hypervolume improvement of candidates, or expected improvement for one objective.
+"""Acquisition functions: expected hypervolume improvement, or expected improvement for one objective.
 
 References:
-    Emmerich, Deutz and Klinkenberg, Hypervolume-Based Expected Improvement, 2011. Where one of two objectives is free
-    the expectation is a sum of one-dimensional expected improvements over the steps of the front. With more it is the
-    integral over the space above the front of the chance that the candidate dominates a place there.
+    Emmerich, Deutz and Klinkenberg, Hypervolume-Based Expected Improvement, 2011. If one of two objectives is free, the
+    expectation is a sum of one-dimensional expected improvements over the steps of the front. With more objectives it
+    is the integral, over the region that the front does not dominate, of the probability that the candidate dominates a
+    point.
 """
 
 from __future__ import annotations
@@ -17,11 +18,11 @@ from chipwise.core.arrays import Float64Array
 from chipwise.core.statistics import normal_cdf, normal_density
 from chipwise.design.strategies.pareto import covered, non_dominated
 
-_ROUND, _DRAWS = 8_192, 65_536  # places drawn at once, and at most, for three or more objectives
-_PLACES = 1_500  # enough places above the front
-_CELLS = 2_000_000  # candidates times places at once
-_CORNER = 1.1  # reference point, in spans of the front past its ideal
-_SHORTLIST = 300  # candidates whose mutual covariance is taken into account
+_ROUND, _DRAWS = 8_192, 65_536  # sample points per round, and at most, for three or more objectives
+_PLACES = 1_500  # points needed in the region that is not dominated
+_CELLS = 2_000_000  # candidates times points per batch
+_CORNER = 1.1  # reference point: this many spans of the front from its ideal
+_SHORTLIST = 300  # candidates whose covariance with each other is used
 
 
 def expected_improvement(mean: Float64Array, std: Float64Array, best: Float64Array) -> Float64Array:
@@ -32,7 +33,7 @@ def expected_improvement(mean: Float64Array, std: Float64Array, best: Float64Arr
 
 
 def expected_gain(mean: Float64Array, std: Float64Array, front: Float64Array, corner: Float64Array) -> Float64Array:
-    """Hypervolume that each candidate is expected to add to ``front`` (k, m) below ``corner`` (m,)."""
+    """Expected hypervolume gain of each candidate over ``front`` (k, m); ``corner`` (m,) is the reference point."""
     m = mean.shape[1]
     if m == 1:
         best = np.minimum(front.min(initial=np.inf), corner[0])
@@ -63,7 +64,7 @@ def _gain_one_expensive(
 def _gain_sampled(
     mean: Float64Array, std: Float64Array, front: Float64Array, corner: Float64Array, expensive: NDArray[np.int64]
 ) -> Float64Array:
-    """The expectation as an integral, over the space above the front, of the chance that a place is dominated."""
+    """Expected gain by sampling points that the front does not dominate, with the probability of dominating each."""
     optimistic = mean - 2 * std
     hopeful = np.flatnonzero((optimistic < corner).all(axis=1))
     result = np.zeros(len(mean))
@@ -84,7 +85,7 @@ def _gain_sampled(
 
 
 def _undominated(front: Float64Array, reach: Float64Array, corner: Float64Array) -> tuple[Float64Array, float]:
-    """Places spread evenly over the region that ``reach`` dominates and ``front`` does not, and their volumes."""
+    """Evenly spread points of the region that ``reach`` dominates and ``front`` does not, and their volumes."""
     low = reach.min(axis=0)
     kept: list[Float64Array] = []
     drawn = 0
@@ -98,7 +99,7 @@ def _undominated(front: Float64Array, reach: Float64Array, corner: Float64Array)
 
 
 def lattice(count: int, dimensions: int, *, start: int = 0) -> Float64Array:
-    """Points ``start`` … ``start + count`` of a sequence that fills the unit cube evenly, (count, dimensions).
+    """Points ``start`` … ``start + count`` of a low-discrepancy sequence in the unit cube, (count, dimensions).
 
     References:
         Additive recurrence by the powers of the root of x^(d+1) = x + 1 (Roberts 2018), a generalised golden ratio.
@@ -111,7 +112,7 @@ def lattice(count: int, dimensions: int, *, start: int = 0) -> Float64Array:
 
 
 def frame(points: Float64Array) -> tuple[Float64Array, Float64Array]:
-    """Ideal and span of the front of ``points`` (n, m), for scaling objectives."""
+    """Ideal point and span of the front of ``points`` (n, m), for scaling objectives."""
     front = points[non_dominated(points)]
     low, high = front.min(axis=0), front.max(axis=0)
     span = np.where(high > low, high - low, np.where(points.max(axis=0) > low, points.max(axis=0) - low, 1.0))
@@ -121,7 +122,7 @@ def frame(points: Float64Array) -> tuple[Float64Array, Float64Array]:
 def adding_most(
     points: Float64Array, front: Float64Array, *, expensive: list[int], doubt: float, count: int
 ) -> list[int]:
-    """Places of the ``count`` points (n, m) that, one after another, add most to ``front`` (k, m).
+    """Indices of the ``count`` points (n, m) that, added one after another, increase ``front`` (k, m) most.
 
     Objectives are scaled by :func:`frame`; the columns ``expensive`` have a standard deviation of ``doubt``.
     """
@@ -146,19 +147,19 @@ def most_informative(
     chance: Float64Array | None = None,
     noise: Float64Array | None = None,
 ) -> NDArray[np.int64]:
-    """The ``count`` candidates that together are expected to add most to the front, the best first.
+    """The ``count`` candidates that together are expected to increase the front most, best first.
 
     After each choice its predicted values join the front and the posterior is conditioned on it, so a batch has no
     redundant candidates.
 
     Args:
-        mean: Objectives of n candidates to minimise, (n, m); free ones are exact.
+        mean: Objectives of n candidates, minimised, (n, m); free ones are exact.
         std: Their standard deviations, 0 if free, (n, m).
         covariance: ``(index (c,), objective) -> (c, c)`` posterior covariance of candidates in an expensive objective.
-        observed: Objectives of the feasible trials, and of those still running as predicted, (k, m).
-        count: How many to choose.
-        chance: Probability that a candidate holds all expensive limits, (n,).
-        noise: Variance of an observation of each objective around the truth, (m,).
+        observed: Objectives of the feasible trials, and predicted ones of running trials, (k, m).
+        count: Number of candidates to choose.
+        chance: Probability that a candidate keeps all expensive limits, (n,).
+        noise: Noise variance of an observation of each objective, (m,).
     """
     n, m = mean.shape
     likely = np.ones(n) if chance is None else chance

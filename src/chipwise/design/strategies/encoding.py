@@ -1,9 +1,9 @@
-"""Rows of integers as the numbers that a quality model can learn from.
+"""Encodes rows of integers as numeric features for a quality model.
 
-Every variable becomes polynomial contrasts (rising, bending, …) that vanish where the variable is inactive; variables
-of one kind add a column for their sum, so that one observation of a wide layer says something about all layers; and
-what the cost model knows comes along in logarithms. Where a problem does not say which variables are inactive when, or
-which are of one kind, both are guessed from how the free costs respond.
+Every variable becomes polynomial contrasts (linear, quadratic, …) that are 0 if the variable is inactive. Variables of
+one kind share a column for their sum, so that observing one wide layer informs about all layers. Features known from
+the cost model are added in logarithms. If a problem does not state when variables are inactive, or which are of one
+kind, both are inferred from the free costs.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from numpy.typing import NDArray
 from chipwise.core.arrays import Float64Array
 from chipwise.design.strategies.strategy import Problem, Rows
 
-_DEGREE_SCALE = 0.7  # how much less a bend is expected to matter than the rise
+_DEGREE_SCALE = 0.7  # prior weight of each further degree relative to the previous one
 _MAX_DEGREE = 6
-_ALIKE = 0.25  # cost effects that differ by less than this share are of one kind
+_ALIKE = 0.25  # variables whose cost effects differ by less than this share count as one kind
 
 
 def contrasts(cardinality: int) -> Float64Array:
-    """Orthogonal polynomials over ``cardinality`` ordered values, (cardinality, degrees), each of mean square 1.
+    """Orthogonal polynomials over ``cardinality`` ordered values, (cardinality, degrees), each with mean square 1.
 
     >>> contrasts(2).ravel().round(6).tolist()
     [-1.0, 1.0]
@@ -38,8 +38,8 @@ class Encoder:
     """Encodes rows of a problem as columns, grouped by shared weights.
 
     Attributes:
-        groups: For each column, the number of its weight, (p,).
-        effects: How much each variable moves the free costs, (d,), in standard deviations.
+        groups: Index of each column's weight, (p,).
+        effects: Effect of each variable on the free costs, in standard deviations, (d,).
     """
 
     def __init__(self, problem: Problem, *, seed: int) -> None:
@@ -60,7 +60,7 @@ class Encoder:
         else:
             self._kinds = _runs(problem, self._rules)
             self._kinds += [kind for kind in _alike(problem, response, active) if kind not in self._kinds]
-        self.direction = response.mean(axis=0)  # (d, columns known)
+        self.direction = response.mean(axis=0)  # (d, known columns)
         self.groups = np.concatenate(self._plan())
 
     def _plan(self) -> list[NDArray[np.int64]]:
@@ -78,7 +78,7 @@ class Encoder:
         return plan
 
     def _known(self, rows: Rows, costs: Float64Array, violations: Float64Array) -> Float64Array:
-        """Features known before training, (n, columns), as logarithms where all are positive."""
+        """Features known without training, (n, columns), in logarithms if all are positive."""
         known = (
             np.hstack([costs, violations + 1.0]) if len(rows) else np.zeros((0, costs.shape[1] + violations.shape[1]))
         )
@@ -90,7 +90,7 @@ class Encoder:
         return known
 
     def _probe(self, base: Rows) -> tuple[Float64Array, NDArray[np.bool_]]:
-        """Responses of the known columns to each variable, (bases, d, columns), and whether any moved, (bases, d)."""
+        """Response of the known columns to each variable, (bases, d, columns), and whether any changed, (bases, d)."""
         problem, (n, d) = self.problem, base.shape
         low, high = np.repeat(base[:, None], d, axis=1), np.repeat(base[:, None], d, axis=1)
         index = np.arange(d)
@@ -106,7 +106,7 @@ class Encoder:
         return response, moved
 
     def active(self, rows: Rows) -> NDArray[np.bool_]:
-        """Mask of the variables that count in each row, (n, d)."""
+        """Mask of the active variables in each row, (n, d)."""
         if self.problem.active is not None:
             return self.problem.active(rows)
         mask = np.ones(rows.shape, bool)
@@ -115,7 +115,7 @@ class Encoder:
         return mask
 
     def strata(self, rows: Rows) -> NDArray[np.int64]:
-        """A number for each row: rows that agree in the few variables that move the costs most share it."""
+        """Stratum of each row: rows in a stratum agree in the few variables with the largest effect on costs."""
         number = np.zeros(len(rows), np.int64)
         for column in self.strata_columns:
             number = number * self.problem.cardinalities[column] + rows[:, column]
@@ -136,7 +136,7 @@ class Encoder:
     def encode(
         self, rows: Rows, costs: Float64Array | None = None, violations: Float64Array | None = None
     ) -> Float64Array:
-        """Columns of ``rows``, (n, p); the free costs and violations may be passed where they are at hand."""
+        """Features of ``rows``, (n, p); free costs and violations may be passed if already computed."""
         if costs is None or violations is None:
             costs, violations = self.problem.price(rows)
         mask = self.active(rows)
@@ -155,9 +155,9 @@ def _named(problem: Problem, names: Sequence[str]) -> list[list[int]]:
 
 
 def _runs(problem: Problem, rules: list[tuple[int, int, NDArray[np.int64]]]) -> list[list[int]]:
-    """Runs of variables with equal cardinality, such as the FFN widths of layers 0, 1, …
+    """Runs of consecutive variables with equal cardinality, such as the FFN widths of layers 0, 1, …
 
-    A stretch ends with the variable that is inactive most often: the last layer's.
+    A run ends with the variable that is most often inactive: that of the last layer.
     """
     switches = {column for _, column, _ in rules}
     most = max((len(off) for _, _, off in rules), default=0)
@@ -172,7 +172,7 @@ def _runs(problem: Problem, rules: list[tuple[int, int, NDArray[np.int64]]]) -> 
 
 
 def _alike(problem: Problem, response: Float64Array, active: NDArray[np.bool_]) -> list[list[int]]:
-    """Groups of at least three variables with equal cardinality and equal effects on the known columns."""
+    """Groups of at least three variables with equal cardinality and similar effects on the known columns."""
     if response.shape[2] == 0:
         return []
     weight = np.maximum(active.sum(axis=0), 1)[:, None]
@@ -197,7 +197,7 @@ def _alike(problem: Problem, response: Float64Array, active: NDArray[np.bool_]) 
 
 
 def _conditions(problem: Problem, base: Rows, moved: NDArray[np.bool_]) -> list[tuple[int, int, NDArray[np.int64]]]:
-    """Rules (variable, switch, values): the variable moves no cost exactly where the switch has one of the values."""
+    """Rules (variable, switch, values): the variable has no effect exactly if the switch has one of the values."""
     rules = []
     for column in range(base.shape[1]):
         still = ~moved[:, column]

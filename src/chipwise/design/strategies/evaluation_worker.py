@@ -15,7 +15,7 @@ from chipwise.errors import WorkerError
 
 
 class _Evaluator:
-    """Evaluates rows with the function that the pool's setup names."""
+    """Evaluates rows with the function named in the pool's setup."""
 
     evaluate: Callable[..., object]
 
@@ -36,7 +36,7 @@ class _Evaluator:
 
 
 def main() -> None:
-    """Serves standard input."""
+    """Serves jobs from standard input."""
     evaluator = _Evaluator()
     serve(evaluator.run, start=evaluator.start)
 

@@ -1,11 +1,11 @@
-"""The best choice of one option for each part under limits on sums, solved exactly as an integer programme.
+"""Chooses one option per part under limits on sums, solved exactly as an integer programme.
 
-Where the costs of parts add up (a block's error, seconds, bytes), no search is needed: HiGHS, through scipy, finds the
-proven optimum of the multiple-choice knapsack.
+If the costs of parts are additive (a block's error, seconds, bytes), no search is needed: HiGHS, called by scipy, finds
+the proven optimum of the multiple-choice knapsack problem.
 
 References:
     Multiple-choice knapsack: Kellerer, Pferschy and Pisinger 2004, Knapsack Problems, chapter 11.
-    Choosing a network's blocks by one: Molchanov et al. 2022, LANA, arXiv:2107.10624.
+    Choosing a network's blocks this way: Molchanov et al. 2022, LANA, arXiv:2107.10624.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from chipwise.errors import Infeasible, InputError, MissingExtra
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Option:
-    """One option for a part: its loss, and its costs by name."""
+    """An option for one part: its loss, and its costs by name."""
 
     loss: float
     costs: Mapping[str, float]
@@ -50,7 +50,7 @@ def choose(parts: Sequence[Sequence[Option]], limits: Mapping[str, float]) -> li
     one_each = (part_of[None] == np.arange(len(parts))[:, None]).astype(float)
     rules = [LinearConstraint(one_each, 1, 1)]
     for name, limit in limits.items():
-        scale = max(abs(limit), 1e-300)  # seconds and bytes alike become shares of their limit
+        scale = max(abs(limit), 1e-300)  # scaled so that every limit is 1
         costs = np.array([option.costs[name] for option in flat])
         rules.append(LinearConstraint(costs[None] / scale, -np.inf, limit / scale))
     losses = np.array([option.loss for option in flat])
@@ -70,7 +70,7 @@ def _check(parts: Sequence[Sequence[Option]], limits: Mapping[str, float]) -> No
             raise InputError(f"part {number} has no option")
         for name in limits:
             if any(name not in option.costs for option in part):
-                raise InputError(f"an option of part {number} does not say its {name}, which is limited")
+                raise InputError(f"an option of part {number} lacks its {name}, which is limited")
     for name, limit in limits.items():
         least = sum(min(option.costs[name] for option in part) for part in parts)
         if least > limit:

@@ -23,15 +23,15 @@ class Outcome:
     """Result of an evaluation.
 
     Args:
-        objectives: In the problem's order: all of them, or those alone that no cost model knows.
-        violations: Of all limits, or of those alone that no cost model knows.
+        objectives: In the problem's order: all of them, or only those that no cost model computes.
+        violations: Of all limits, or only of those that no cost model computes.
     """
 
     objectives: Sequence[float]
     violations: Sequence[float] = ()
 
 
-Evaluate = Callable[[Rows], object]  # an Outcome, or its objectives alone
+Evaluate = Callable[[Rows], object]  # an Outcome, or only its objectives
 
 
 class Executor(Protocol):
@@ -39,11 +39,11 @@ class Executor(Protocol):
 
     @property
     def idle(self) -> int:
-        """Number of rows that may be submitted now."""
+        """Number of rows that can be submitted now."""
         ...
 
     def submit(self, trial: int, row: Rows) -> None:
-        """Starts an evaluation; one worker must be idle."""
+        """Starts an evaluation; requires an idle worker."""
         ...
 
     def poll(self, timeout_s: float) -> list[Event]:
@@ -68,7 +68,7 @@ class InProcess:
         return int(self._waiting is None)
 
     def submit(self, trial: int, row: Rows) -> None:
-        """Keeps the row for the next poll."""
+        """Stores the row until the next poll."""
         self._waiting = trial, row
 
     def poll(self, timeout_s: float) -> list[Event]:
@@ -80,14 +80,14 @@ class InProcess:
         return [_event(trial, *attempt(self._evaluate, row))]
 
     def close(self) -> None:
-        """Does nothing: there is nothing to end."""
+        """Does nothing, because there is nothing to stop."""
 
 
 def attempt(evaluate: Evaluate, row: Rows) -> tuple[Literal["result", "failed"], Any]:
-    """Evaluates one row: its :class:`Outcome`, or why it failed."""
+    """Evaluates one row: an :class:`Outcome`, or the reason why it failed."""
     try:
         value = evaluate(row)
-    except Exception as error:  # whatever a user's function raises fails its trial, not the search
+    except Exception as error:  # any error of a user's function fails its trial, not the search
         where = traceback.extract_tb(error.__traceback__)[-1]
         return "failed", f"{type(error).__name__}: {error} ({os.path.basename(where.filename)}:{where.lineno})"
     objectives, violations = (value.objectives, value.violations) if isinstance(value, Outcome) else (value, ())
@@ -112,7 +112,7 @@ class Processes:
         evaluate: A function that a new process can import.
         workers: Number of workers.
         timeout_s: Seconds after which an evaluation counts as hung; its worker is killed.
-        clock: Seconds that never go back.
+        clock: Returns monotonic seconds.
 
     Raises:
         InputError: A new process cannot import ``evaluate``.
@@ -127,7 +127,7 @@ class Processes:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._count = workers
-        self._trials: dict[int, int] = {}  # by the pool's number of the job
+        self._trials: dict[int, int] = {}  # by job number of the pool
         self._pool = WorkerPool(
             [sys.executable, "-m", "chipwise.design.strategies.evaluation_worker"],
             workers,
@@ -141,11 +141,11 @@ class Processes:
 
     @property
     def idle(self) -> int:
-        """Workers without an evaluation."""
+        """Number of idle workers."""
         return self._count - self._pool.unfinished
 
     def submit(self, trial: int, row: Rows) -> None:
-        """Gives the row to an idle worker."""
+        """Passes the row to an idle worker."""
         self._trials[self._pool.submit({"row": row.tolist()})] = trial
 
     def poll(self, timeout_s: float) -> list[Event]:
@@ -157,16 +157,16 @@ class Processes:
         return events
 
     def close(self) -> None:
-        """Ends the workers at once."""
+        """Stops the workers at once."""
         self._pool.close()
 
 
 class RayTasks:
-    """Evaluates as tasks of a Ray cluster: the one that this process is connected to, else one on this machine.
+    """Evaluates in tasks of a Ray cluster: the one this process is connected to, else one on this machine.
 
     Args:
-        evaluate: What is evaluated.
-        workers: Tasks at the same time.
+        evaluate: The function to evaluate.
+        workers: Number of parallel tasks.
 
     Raises:
         MissingExtra: Ray is not installed.
@@ -187,7 +187,7 @@ class RayTasks:
 
     @property
     def idle(self) -> int:
-        """Tasks that may be added."""
+        """Number of tasks that can be added."""
         return self._workers - len(self._trials)
 
     def submit(self, trial: int, row: Rows) -> None:
@@ -209,7 +209,7 @@ class RayTasks:
         return events
 
     def close(self) -> None:
-        """Stops its tasks; leaves a cluster that existed before."""
+        """Cancels its tasks; a cluster that existed before keeps running."""
         for task in self._trials:
             self._ray.cancel(task, force=True)
         if self._mine:
@@ -219,7 +219,7 @@ class RayTasks:
 def executor(
     evaluate: Evaluate, workers: int, *, on: str, timeout_s: float | None, clock: Callable[[], float] = time.monotonic
 ) -> Executor:
-    """Makes the executor that ``on`` names: ``processes`` (for one worker this process itself) or ``ray``.
+    """Creates the executor named by ``on``: ``processes`` (this process itself for one worker) or ``ray``.
 
     Raises:
         InputError: There is no such executor, or fewer than one worker.

@@ -1,8 +1,8 @@
 """Gaussian process for few, expensive observations of objects with many small parts.
 
-Its covariance adds the effect of each part (additive), their interactions (the additive part squared), and any smooth
-remainder (squared exponential). Every group of columns has its own weight in each, found by marginal likelihood with a
-prior that keeps the weights similar, so that 100 observations of 75 variables do not overfit.
+The covariance is the sum of additive effects of the parts, their interactions (the square of the additive kernel), and
+a smooth remainder (squared exponential). Every group of columns has a weight in each term. Weights are found by
+marginal likelihood with a prior that keeps them similar, so that 100 observations of 75 variables do not overfit.
 
 References:
     Rasmussen and Williams, Gaussian Processes for Machine Learning, 2006, ch. 2 and 5; Igel and Hüsken, Improving the
@@ -18,20 +18,20 @@ from numpy.typing import NDArray
 
 from chipwise.core.arrays import Float64Array
 
-_CONSTANT = 4.0  # variance of the unknown mean, in variances of the values
+_CONSTANT = 4.0  # prior variance of the mean, relative to the variance of the values
 _JITTER = 1e-8
-_SEARCHED = 300  # observations up to which all steps of the hyperparameter search are taken
-_CHUNK = 512  # rows predicted at once, so that their covariances stay in cache
-_LAST_STEPS = 3  # over more observations, at least this many
-_SPREAD = 1.0  # how far weights of one block may differ, in natural logarithms
-_LEVEL = 3.0  # and how far a block's mean may move from where it starts
+_SEARCHED = 300  # observations up to which the hyperparameter search takes all its steps
+_CHUNK = 512  # rows predicted at a time, so that their covariances fit in the cache
+_LAST_STEPS = 3  # least steps with more observations
+_SPREAD = 1.0  # prior standard deviation of log weights within a block
+_LEVEL = 3.0  # prior standard deviation of a block's mean log weight
 
 
 class GaussianProcess:
-    """Regression on columns (n, p) whose weights are shared within groups.
+    """Regression on columns (n, p) with one weight per group of columns.
 
     Args:
-        groups: For each column, the number of its weight, (p,), from 0 without gaps.
+        groups: Index of each column's weight, (p,), consecutive from 0.
     """
 
     def __init__(self, groups: NDArray[np.int64]) -> None:
@@ -50,11 +50,11 @@ class GaussianProcess:
     def fit(
         self, Z: Float64Array, values: Float64Array, *, noise: Float64Array | None = None, steps: int = 40
     ) -> GaussianProcess:
-        """Learns from ``values`` (n,) at ``Z`` (n, p).
+        """Fits the process to ``values`` (n,) at ``Z`` (n, p).
 
         Args:
-            noise: Known noise variance of each value, (n,), in its squared units; a common noise is learnt.
-            steps: Steps of the hyperparameter search, which continues from its last result.
+            noise: Known noise variance of each value, (n,); an additional common noise is estimated.
+            steps: Steps of the hyperparameter search, which starts from its last result.
         """
         n = len(values)
         self._mean = float(values.mean()) if n else 0.0
@@ -69,13 +69,13 @@ class GaussianProcess:
         K[np.diag_indices(n)] += np.exp(self._h[-1]) + level + _JITTER
         self._inverse = np.asarray(np.linalg.inv(K), np.float64)
         self._alpha = self._inverse @ target
-        if n > 8:  # leave one out: do errors match the stated deviations?
+        if n > 8:  # calibrate the standard deviations by leave-one-out errors
             z2 = self._alpha**2 / np.diag(self._inverse)
             self._calibration = float(np.clip(np.sqrt(z2.mean()), 0.7, 2.0))
         return self
 
     def _search(self, Z: Float64Array, target: Float64Array, level: Float64Array, steps: int) -> None:
-        """Fits hyperparameters; with many observations in few steps, starting from a fit of a subset."""
+        """Fits hyperparameters; with many observations only few steps, starting from a fit to a subset."""
         n = len(target)
         few = min(steps, max(_LAST_STEPS, int(steps * (_SEARCHED / n) ** 2)))
         if not self._searched and steps > 2 * few:
@@ -86,7 +86,7 @@ class GaussianProcess:
         self._searched = True
 
     def predict(self, Z: Float64Array) -> tuple[Float64Array, Float64Array]:
-        """Mean and standard deviation at ``Z``, noise not included."""
+        """Mean and standard deviation at ``Z``, without observation noise."""
         parts = [self._predict(Z[start : start + _CHUNK]) for start in range(0, max(len(Z), 1), _CHUNK)]
         mean, std = (np.concatenate(items) for items in zip(*parts, strict=True))
         return mean, std
@@ -164,14 +164,14 @@ class GaussianProcess:
 
 
 def spread(values: Float64Array) -> float:
-    """Standard deviation of the values; a guess where there are fewer than three, or all are equal."""
+    """Standard deviation of the values; a default for fewer than three values, or if all are equal."""
     if len(values) > 2 and values.std() > 0:
         return float(values.std())
     return max(0.05 * abs(float(values.mean())), 1e-9) if len(values) else 1.0
 
 
 def _rprop(loss: Callable[[Float64Array], tuple[float, Float64Array]], start: Float64Array, steps: int) -> Float64Array:
-    """The best point met in ``steps`` sign-based steps from ``start``."""
+    """The best point in ``steps`` sign-based steps from ``start``."""
     point, best, best_loss = start.copy(), start.copy(), np.inf
     step, last = np.full(len(start), 0.3), np.zeros(len(start))
     for _ in range(steps):

@@ -1,4 +1,4 @@
-"""The trials that a strategy knows: finished ones with their values, and pending ones."""
+"""The trials known to a strategy: finished ones with their values, and pending ones."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from chipwise.errors import InputError
 
 
 class History:
-    """Finished rows with their values, and pending rows. Adding 10,000 rows one by one costs as much as all at once."""
+    """Finished rows with their values, and pending rows. Adding 10,000 rows one by one is as fast as all at once."""
 
     def __init__(self, problem: Problem) -> None:
         self.problem = problem
@@ -32,12 +32,12 @@ class History:
 
     @property
     def objectives(self) -> Float64Array:
-        """Their objectives, all to be minimised, (n, m)."""
+        """Objectives of :attr:`rows`, all minimised, (n, m)."""
         return _joined(self._objectives)
 
     @property
     def violations(self) -> Float64Array:
-        """Their violations, (n, k)."""
+        """Violations of :attr:`rows`, (n, k)."""
         return _joined(self._excess)
 
     @property
@@ -81,7 +81,7 @@ class History:
         """Adds results; see :meth:`Strategy.tell`.
 
         Raises:
-            InputError: The shapes do not fit, or violations that no cost model knows are missing.
+            InputError: The shapes are wrong, or violations that no cost model computes are missing.
         """
         found = self.problem.canonicalise(rows)
         if not found.size:
@@ -112,21 +112,21 @@ class History:
             return np.asarray(given, float).reshape(n, -1) if k else np.zeros((n, 0))
         if self.problem.expensive_limits and not failed:
             names = ", ".join(self.problem.limits[i].name for i in self.problem.expensive_limits)
-            raise InputError(f"pass the violations of {names}: no cost model knows them")
+            raise InputError(f"pass the violations of {names}: no cost model computes them")
         excess = np.full((n, k), np.nan if failed else 0.0)
         excess[:, self.problem.free_limits] = self.problem.price(rows)[1]
         return excess
 
 
 def penalised(points: Float64Array, penalty: Float64Array) -> Float64Array:
-    """Adds the share ``penalty`` (n,) of its size to the first of objectives that are minimised, (n, m)."""
+    """Objectives (n, m), minimised, with the first one worsened by the relative ``penalty`` (n,)."""
     paid = np.array(points)
     paid[:, 0] += np.abs(paid[:, 0]) * penalty
     return paid
 
 
 def _joined(parts: list[AnyArray]) -> AnyArray:
-    """Joins the parts into one array, which replaces them."""
+    """Concatenates the parts; the result replaces them."""
     if len(parts) > 1:
         parts[:] = [np.vstack(parts)]
     return parts[0]

@@ -1,7 +1,7 @@
-"""Findings of a finished search: the knee of the front, the cost of each limit, and which choices matter.
+"""Findings of a finished search: the knee of the front, the cost of each limit, and the importance of choices.
 
-Pure functions of the problem, its trials and a surrogate's predictions; nothing is evaluated. Objectives are in the
-goals' own directions wherever a caller sees them.
+Pure functions of the problem, its trials and a surrogate's predictions; nothing is evaluated. Arguments and results
+have objectives in the goals' own directions.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from chipwise.design.strategies.history import History, penalised
 from chipwise.design.strategies.pareto import hypervolume, knee, non_dominated
 from chipwise.design.strategies.strategy import Problem, Rows
 
-_FREED = 1e9  # slack of a missing limit
-_CORNER = 1.1  # reference point, in spans of the front past its ideal
+_FREED = 1e9  # slack that disables a limit
+_CORNER = 1.1  # reference point: this many spans of the front from its ideal
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,7 +31,7 @@ class SweetSpot:
     Attributes:
         trial: Its index among the history's rows.
         kept: Share, 0 to 1, of the improvement from the front's worst to its best value in each objective.
-        why: The same in words, with the exchange at either end.
+        why: The same in words, with the trade-off at either end.
     """
 
     trial: int
@@ -42,7 +42,7 @@ class SweetSpot:
 def sweet_spot(history: History) -> SweetSpot | None:
     """The knee of the trials within all hard limits, and why; None if the front has no bend.
 
-    Soft limits that are broken count in the first objective.
+    Broken soft limits are penalised in the first objective.
 
     A knee is the point of the front farthest from the straight line (the plane) through its extremes.
     """
@@ -67,7 +67,7 @@ def sweet_spot(history: History) -> SweetSpot | None:
 
 
 def _exchanges(points: Float64Array, share: Float64Array, best: int, names: Sequence[str]) -> list[str]:
-    """For two objectives: gains of each end of the front over the knee, and their price."""
+    """For two objectives: what each end of the front gains over the knee, and at what price."""
     words = []
     for j, other in ((0, 1), (1, 0)):
         end = int(points[:, j].argmin())
@@ -84,9 +84,9 @@ class Relaxation:
     """Expected effect of relaxing one limit, by the quality model.
 
     Attributes:
-        limit: Its name.
-        best: Best expected value of each objective with the present and with the relaxed limit, the first one with
-            penalties of soft limits.
+        limit: Name of the limit.
+        best: Best expected value of each objective with the current and with the relaxed limit; the first objective
+            includes penalties of soft limits.
         gain: Hypervolume of the expected front that the relaxation adds, as a share; with one objective the share of
             the objective's size by which its best value improves.
         row: The design that adds most, (d,); None if none adds anything.
@@ -103,12 +103,13 @@ class Relaxation:
 def relaxations(history: History, *, seed: int, share: float = 0.10) -> list[Relaxation]:
     """Expected effects of relaxing each limit by ``share``, largest first.
 
-    Candidates are bred under the present limits, under each relaxed one, and without the soft ones, then evaluated by
-    one quality model, so a relaxed hard limit can only add designs, and a relaxed soft one only makes some cheaper.
+    Candidates are bred under the current limits, under each relaxed limit, and without soft limits, then all are
+    predicted by one quality model. So relaxing a hard limit can only add designs, and relaxing a soft limit can only
+    reduce penalties.
 
     Args:
         history: Trials; the result is empty unless one has succeeded.
-        seed: Of the candidates bred.
+        seed: Random seed of breeding.
         share: Relative change of a limit.
     """
     problem = history.problem
@@ -143,7 +144,7 @@ def relaxations(history: History, *, seed: int, share: float = 0.10) -> list[Rel
 
 
 def _trained(problem: Problem, history: History, slack: Float64Array, seed: int) -> Auto:
-    """The default strategy with all results, under limits relaxed by ``slack`` (k,)."""
+    """The default strategy with all results, with limits relaxed by ``slack`` (k,)."""
     if (free := problem.free) is not None:
 
         def relaxed(rows: Rows) -> tuple[Float64Array, Float64Array]:
@@ -163,7 +164,7 @@ def _best(points: Float64Array) -> Float64Array:
 def _gain(
     now: Float64Array, held: NDArray[np.bool_], then: Float64Array, more: NDArray[np.bool_]
 ) -> tuple[float, int | None]:
-    """Gain of the front of ``then[more]`` over that of ``now[held]``, and the row that adds most."""
+    """Hypervolume gain of the front of ``then[more]`` over that of ``now[held]``, and the row that adds most."""
     new = np.flatnonzero(more & (~held | (then != now).any(axis=1)))
     if not len(new):
         return 0.0, None
@@ -194,18 +195,18 @@ def importance(
     rows: Rows | None = None,
     count: int = 512,
 ) -> dict[str, float]:
-    """Importance of each choice for a quantity: its total Sobol index, largest first.
+    """Importance of each choice for a quantity: total Sobol indices, largest first.
 
     This is the share of variance that remains, on average, when all other choices are fixed. Shares add up to 1 without
     interactions, and to more with them. Choices of one kind (``problem.kinds``) count as one.
 
     Args:
         problem: The space.
-        value: Rows to the quantity, (n,): a quality model's mean, or one of the free costs.
-        seed: Random seed of the rows drawn.
+        value: Computes the quantity for rows, (n,): a quality model's mean, or one of the free costs.
+        seed: Random seed of the sampled rows.
         rows: Designs around which the index is computed. Default: the whole space, the only case with the textbook
             meaning.
-        count: How many rows are drawn.
+        count: Number of sampled rows.
 
     References:
         Jansen, Analysis of Variance Designs for Model Output, 1999, equation for the total index.

@@ -1,9 +1,9 @@
 """The general search loop: a problem, a function that evaluates one candidate, and a study that survives crashes.
 
 The study records every trial when it starts and when it ends. The search that runs a trial updates its heartbeat; when
-heartbeats stop, the trial is released: it ends as failed, and its candidate is tried again. Heartbeats are counters,
-watched with a monotonic clock, so jumps of the system time change nothing. Several searches on several machines may
-share one study: each learns from the results of the others and does not repeat what they are trying.
+heartbeats stop, the trial is released: it ends as failed, and its candidate is tried again. Heartbeats are counters
+observed with a monotonic clock, so changes of the system time have no effect. Several searches on several machines may
+share one study: each learns from the others' results and does not try candidates that the others are evaluating.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ from chipwise.design.strategies.strategy import Problem, Rows, Strategy
 from chipwise.design.strategies.study import Study, Trial
 from chipwise.errors import InputError
 
-BEAT_S, GRACE_S = 15.0, 180.0  # between heartbeats; without one for so long, a trial is released
-ATTEMPTS = 3  # of a candidate whose worker keeps dying
+BEAT_S, GRACE_S = 15.0, 180.0  # seconds between heartbeats, and without a heartbeat until a trial is released
+ATTEMPTS = 3  # attempts at a candidate whose worker keeps dying
 MOST_WORKERS = 1_024
-BATCH = 10  # candidates that the strategy proposes together
+BATCH = 10  # candidates per proposal of the strategy
 RELEASED = "given_back"
 
 
@@ -45,11 +45,11 @@ class SearchResult:
 
     Attributes:
         rows: Evaluated rows, (n, d).
-        objectives: In the goals' directions, (n, m).
-        violations: At most 0 if a limit holds, (n, k).
-        front: Indices of the non-dominated ones among those that meet every hard limit at full fidelity. Penalties of
+        objectives: Objectives in the goals' directions, (n, m).
+        violations: Violations of limits, at most 0 if a limit holds, (n, k).
+        front: Indices of the non-dominated trials among those at full fidelity that keep every hard limit. Penalties of
             soft limits are added to the first objective.
-        failed: How many evaluations failed.
+        failed: Number of failed evaluations.
     """
 
     rows: Rows
@@ -80,22 +80,22 @@ def optimise(
     """Searches ``problem`` until its study holds ``evaluations`` finished trials.
 
     Args:
-        problem: The variables, objectives and limits, and what a cost model knows of them.
-        evaluate: One row (d,) to an Outcome, or to its objectives alone. With several workers it must be a function
-            that a new process can import. An exception makes the trial fail with its reason.
-        evaluations: Finished trials in total, including failed ones, those of earlier runs and of other machines.
-        strategy: A name of ``chipwise strategies``.
+        problem: Variables, objectives and limits, and the cost model's part of them.
+        evaluate: Returns the Outcome of one row (d,), or only its objectives. With several workers it must be a
+            function that a new process can import. An exception fails the trial, with its text as the reason.
+        evaluations: Total number of finished trials, including failed ones, earlier ones and those of other machines.
+        strategy: A name from ``chipwise strategies``.
         seed: Random seed of the strategy.
-        workers: Evaluations at the same time.
+        workers: Number of parallel evaluations.
         on: ``processes`` of this machine, or ``ray``.
-        storage: A journal's path or a database's URL, to resume and to share it. Default: memory.
+        storage: A journal's path or a database's URL, for resuming and sharing. Default: memory.
         name: Name of the study in its storage.
-        batch: Candidates that the strategy proposes together.
+        batch: Candidates per proposal of the strategy.
         timeout_s: Seconds after which an evaluation counts as hung; its worker is killed and it is tried again.
         beat_s: Seconds between heartbeats.
         grace_s: Seconds without a heartbeat after which the trial of another search is released.
-        clock: Seconds that never go back.
-        on_progress: Called with the number of finished trials and of those wanted.
+        clock: Returns monotonic seconds.
+        on_progress: Called with the numbers of finished and of requested trials.
 
     Raises:
         InputError: The problem, the storage or the executor cannot be used.
@@ -170,7 +170,7 @@ class HeartbeatMonitor:
 
     Args:
         grace_s: Seconds without a heartbeat.
-        clock: Seconds that never go back.
+        clock: Returns monotonic seconds.
     """
 
     def __init__(self, grace_s: float, clock: Callable[[], float]) -> None:
@@ -196,7 +196,7 @@ def _owner() -> str:
 
 
 def _gone(owner: str) -> bool:
-    """Whether ``owner`` was a process of this machine that no longer runs."""
+    """Whether ``owner`` was a process on this machine that no longer runs."""
     import psutil
 
     host, _, process = owner.partition(" ")
@@ -228,25 +228,25 @@ class _Loop:
         self._problem, self._study, self._wanted, self._batch = problem, study, wanted, batch
         self._beat_s, self._clock, self._on_progress = beat_s, clock, on_progress
         self._watch, self._owner = HeartbeatMonitor(grace_s, clock), _owner()
-        self._queue: deque[tuple[bytes, int]] = deque()  # rows to try, and how often they were tried
-        self._mine: dict[int, tuple[bytes, int]] = {}  # running here, by trial
-        self._others: dict[bytes, int] = {}  # running elsewhere
-        self._tried: set[bytes] = set()  # rows that any search has finished
-        self._known: set[int] = set()  # finished trials that the strategy knows
+        self._queue: deque[tuple[bytes, int]] = deque()  # rows to try, and the number of earlier attempts
+        self._mine: dict[int, tuple[bytes, int]] = {}  # running in this search, by trial
+        self._others: dict[bytes, int] = {}  # running in other searches
+        self._tried: set[bytes] = set()  # rows finished by any search
+        self._known: set[int] = set()  # finished trials that the strategy has received
         self._finished = 0
         self._beats, self._beaten = 0, clock()
-        self._low = 0  # a new batch is requested when no more rows than this are queued
+        self._low = 0  # request a new batch when at most this many rows are queued
         self._asked: Future[Rows] | None = None  # the batch that the strategy is computing
         self._waiting: list[
             tuple[Rows, Float64Array | None, Float64Array | None]
-        ] = []  # results to pass on once it has finished
+        ] = []  # results to pass on when the strategy has finished
         study.remember(**{f"search {self._owner}": True})  # before looking for other searches
         self._strategy: Strategy = make_strategy(strategy, problem, seed=_seed(seed, study, self._owner))
 
     def run(self, pool: Executor, *, workers: int) -> None:
         """Runs until enough trials have finished or the strategy proposes nothing more.
 
-        With several workers the strategy computes its next batch in a thread while they evaluate what is queued.
+        With several workers, the strategy computes its next batch in a thread while queued rows are evaluated.
         """
         self._low = workers if workers > 1 else 0
         self._sync()
@@ -259,7 +259,7 @@ class _Loop:
                     wait([self._asked])
                     continue
                 if not self._mine and not self._queue and not self._others:
-                    return  # nothing is left to try
+                    return  # no rows are left to try
                 for event in pool.poll(min(self._beat_s, 1.0 if self._asked is None else 0.05)):
                     self._ended(event)
                 if not self._mine:
@@ -268,7 +268,7 @@ class _Loop:
                     self._beat()
 
     def leave(self) -> None:
-        """Releases the trials that still run here."""
+        """Releases trials that are still running in this search."""
         for number in tuple(self._mine):
             self._study.fail(number, "released: the search was stopped", **{RELEASED: True})
         self._mine.clear()
@@ -292,7 +292,7 @@ class _Loop:
         self._waiting.clear()
 
     def _tell(self, rows: Rows, values: Float64Array | None, over: Float64Array | None = None) -> None:
-        """Passes results to the strategy, after its running ``ask`` where there is one: it need not be thread-safe."""
+        """Passes results to the strategy when no ``ask`` is running, because strategies need not be thread-safe."""
         if self._asked is None:
             self._strategy.tell(rows, values, over)
         else:
@@ -335,7 +335,7 @@ class _Loop:
         self._on_progress(self._finished, self._wanted)
 
     def _keep(self, number: int, row: Rows, values: Float64Array, over: Float64Array) -> None:
-        """Stores a result; as a separate trial if another search released its trial meanwhile."""
+        """Stores a result; as a separate trial if another search has released its trial."""
         notes = {"violations": [float(value) for value in over]}
         if self._study.trial(number).state == "running":
             self._study.note(number, **notes)
@@ -345,7 +345,7 @@ class _Loop:
             self._known.add(known)
 
     def _outcome(self, row: Rows, found: Outcome) -> tuple[Float64Array | None, Float64Array | None, str]:
-        """Objectives and violations, completed by the cost model; or the reason why they cannot be used."""
+        """Objectives and violations, completed by the cost model; or the reason why they are invalid."""
         problem = self._problem
         objectives, violations = np.asarray(found.objectives, float), np.asarray(found.violations, float)
         free, over = problem.price(row[None])
@@ -377,7 +377,7 @@ class _Loop:
         notes = {} if last else {RELEASED: True}
         reason = f"{why}; tried {tried} times" if last else f"released: {why}"
         if not self._study.fail(number, reason, **notes):
-            return  # it ended meanwhile, or another search released it
+            return  # it has ended, or another search released it
         self._known.add(number)
         if last:
             self._finished += 1
@@ -386,7 +386,7 @@ class _Loop:
             self._queue.append((key, tried))
 
     def _sync(self) -> None:
-        """Learns the results of other searches, and releases trials that they abandoned."""
+        """Reads results of other searches, and releases trials that they abandoned."""
         self._others = {}
         rows, values, over = [], [], []
         for trial in self._study.trials():

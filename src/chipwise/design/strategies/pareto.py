@@ -1,4 +1,4 @@
-"""Pareto fronts of objectives to be minimised: domination, hypervolume, and the knee.
+"""Pareto fronts of minimised objectives: domination, hypervolume, and the knee.
 
 References:
     Deb et al., NSGA-II, 2002 (ranks, crowding, constrained domination); While, Bradstreet and Barone, A Fast Way of
@@ -12,11 +12,11 @@ from numpy.typing import ArrayLike, NDArray
 
 from chipwise.core.arrays import Float64Array
 
-_BLOCK = 128  # points compared at once
+_BLOCK = 128  # points compared at a time
 
 
 def non_dominated(points: ArrayLike) -> NDArray[np.bool_]:
-    """Mask of the points (n, m) that no other dominates; all of several equal points stay.
+    """Mask of the points (n, m) that no other point dominates; equal points are all kept.
 
     >>> non_dominated([[1, 3], [2, 2], [2, 3]]).tolist()
     [True, True, False]
@@ -29,7 +29,7 @@ def non_dominated(points: ArrayLike) -> NDArray[np.bool_]:
         return np.asarray(F[:, 0] == F[:, 0].min())
     if m == 2:
         return _non_dominated_2d(F)
-    distinct, where = np.unique(F, axis=0, return_inverse=True)  # in an order in which none dominates an earlier one
+    distinct, where = np.unique(F, axis=0, return_inverse=True)  # sorted so that no point dominates an earlier one
     keep = np.zeros(len(distinct), bool)
     for start in range(0, len(distinct), _BLOCK):
         block = distinct[start : start + _BLOCK]
@@ -42,7 +42,7 @@ def non_dominated(points: ArrayLike) -> NDArray[np.bool_]:
 
 
 def covered(places: ArrayLike, points: ArrayLike) -> NDArray[np.bool_]:
-    """Mask of the places (n, m) that some point (k, m) equals or dominates.
+    """Mask of the places (n, m) that are equal to or dominated by one of the points (k, m).
 
     >>> covered([[1, 1], [0, 2]], [[1, 0]]).tolist()
     [True, False]
@@ -61,7 +61,7 @@ def covered(places: ArrayLike, points: ArrayLike) -> NDArray[np.bool_]:
 def _non_dominated_2d(F: Float64Array) -> NDArray[np.bool_]:
     order = np.lexsort((F[:, 1], F[:, 0]))
     x, y = F[order, 0], F[order, 1]
-    first = np.r_[True, x[1:] > x[:-1]]  # of equal x, the least y leads
+    first = np.r_[True, x[1:] > x[:-1]]  # the least y comes first among equal x
     group = np.cumsum(first) - 1
     least = y[first]
     before = np.r_[np.inf, np.minimum.accumulate(least)[:-1]]
@@ -71,13 +71,13 @@ def _non_dominated_2d(F: Float64Array) -> NDArray[np.bool_]:
 
 
 def ranks(points: ArrayLike, violations: ArrayLike | None = None, *, most: int | None = None) -> NDArray[np.int64]:
-    """The layer of non-domination of each point, 0 for the front.
+    """Non-domination layer of each point, 0 for the front.
 
     Args:
-        points: (n, m), to be minimised.
+        points: Points (n, m), minimised.
         violations: Total violation of each point, (n,), at most 0 if feasible. Infeasible points rank behind all
             feasible ones, by their violation.
-        most: Later layers are not distinguished.
+        most: Number of layers to distinguish; all later ones are merged.
     """
     F = np.asarray(points, float)
     rank = np.full(len(F), -1, np.int64)
@@ -95,7 +95,7 @@ def ranks(points: ArrayLike, violations: ArrayLike | None = None, *, most: int |
 
 
 def crowding(points: ArrayLike) -> Float64Array:
-    """Crowding distance of each point of one layer; infinite at the extremes."""
+    """Crowding distance of each point in one layer; infinite at the extremes."""
     F = np.asarray(points, float)
     distance = np.zeros(len(F))
     for column in F.T:
@@ -108,7 +108,7 @@ def crowding(points: ArrayLike) -> Float64Array:
 
 
 def hypervolume(points: ArrayLike, reference: ArrayLike) -> float:
-    """Volume between the points (n, m) and ``reference``, exact for any number of objectives.
+    """Hypervolume between the points (n, m) and ``reference``, exact for any number of objectives.
 
     >>> hypervolume([[0, 1], [1, 0]], [2, 2])
     3.0
@@ -132,7 +132,7 @@ def _volume(F: Float64Array, corner: Float64Array) -> float:
         return float(((corner[0] - x) * (np.r_[corner[1], y[:-1]] - y)).sum())
     if len(F) == 1:
         return float(np.prod(corner - F[0]))
-    F = F[np.argsort(-F[:, -1], kind="stable")]  # the worst in the last objective first: its limited set is flat
+    F = F[np.argsort(-F[:, -1], kind="stable")]  # worst in the last objective first, so that its limited set is flat
     return float(sum(_exclusive(F[i], F[i + 1 :], corner) for i in range(len(F))))
 
 
@@ -144,7 +144,7 @@ def _exclusive(point: Float64Array, others: Float64Array, corner: Float64Array) 
     limited = limited[(limited < corner).all(axis=1)]
     if not len(limited):
         return box
-    if (limited[:, -1] == point[-1]).all():  # all reach as far in the last objective: one dimension less
+    if (limited[:, -1] == point[-1]).all():  # all are equal in the last objective: drop it
         flat = limited[:, :-1]
         area = _volume(np.unique(flat[non_dominated(flat)], axis=0), corner[:-1])
         return box - area * float(corner[-1] - point[-1])
@@ -152,18 +152,18 @@ def _exclusive(point: Float64Array, others: Float64Array, corner: Float64Array) 
 
 
 def gain(point: ArrayLike, front: ArrayLike, reference: ArrayLike) -> float:
-    """Hypervolume that ``point`` (m,) adds to ``front`` (n, m)."""
+    """Hypervolume gained by adding ``point`` (m,) to ``front`` (n, m)."""
     one, corner = np.asarray(point, float), np.asarray(reference, float)
     others = np.asarray(front, float).reshape(-1, len(corner))
     return _exclusive(one, others, corner) if (one < corner).all() else 0.0
 
 
 def knee(points: ArrayLike) -> int | None:
-    """The point where giving up a little of one objective stops buying much of another.
+    """The knee of a front: the point beyond which further gains in one objective cost much of another.
 
     After each objective is scaled to 0 … 1 over the front, this is the point farthest from the chord (with three and
-    more objectives the plane) through the extremes, on the side of the ideal. None if there is no front with a bend:
-    fewer than three points, or an objective in which all agree.
+    more objectives the plane) through the extremes, on the side of the ideal. None if the front has no bend: fewer than
+    three points, or an objective in which all are equal.
     """
     F = np.asarray(points, float)
     if len(F) < 3:
@@ -171,6 +171,6 @@ def knee(points: ArrayLike) -> int | None:
     low, high = F.min(axis=0), F.max(axis=0)
     if (high <= low).any():
         return None
-    total = ((F - low) / (high - low)).sum(axis=1)  # equal on all planes along the one through the extremes
+    total = ((F - low) / (high - low)).sum(axis=1)  # constant on all planes parallel to the one through the extremes
     best = int(np.argmin(total))
     return best if total[best] < total[F.argmin(axis=0)].min() - 1e-12 else None

@@ -1,8 +1,8 @@
-"""A pool of thousands of candidate rows, priced by the cost model and bred towards good ones.
+"""A pool of thousands of candidate rows, priced by the cost model and evolved towards good ones.
 
-Every stratum (rows that agree in the few variables that decide the costs, such as width and depth) is kept alive, and
-where a stratum has no row that holds the free limits, rows are bred there by their violation alone. That is how
-feasible regions of a few per mille are found before the first trial.
+A stratum is the set of rows that agree in the few variables with the largest effect on costs, such as width and depth.
+Every stratum keeps some rows; in a stratum without feasible rows, rows are bred for low violation only. This finds
+feasible regions of a few per mille of the space before the first trial.
 """
 
 from __future__ import annotations
@@ -16,19 +16,19 @@ from chipwise.core.arrays import Float64Array
 from chipwise.design.strategies.encoding import Encoder
 from chipwise.design.strategies.strategy import Problem, Rows
 
-_PER_STRATUM = 40  # rows that hold the limits, below which a stratum is bred for feasibility
+_PER_STRATUM = 40  # a stratum with fewer feasible rows is bred for feasibility
 _REPAIR_ROUNDS = 25
-_STALE_ROUNDS = 8  # without progress, a stratum counts as infeasible
+_STALE_ROUNDS = 8  # rounds without progress after which a stratum counts as infeasible
 
 
 class Pool:
     """Distinct canonical rows with their prices.
 
     Attributes:
-        rows: (n, d).
-        costs: Free goals, to be minimised, (n, m_free).
+        rows: Canonical rows, (n, d).
+        costs: Free goals, minimised, (n, m_free).
         violations: Free violations, (n, k_free).
-        columns: What the quality model sees of them, (n, p).
+        columns: Inputs of the quality model, (n, p).
     """
 
     def __init__(
@@ -60,14 +60,14 @@ class Pool:
         self._repair()
 
     def _levelled(self, count: int) -> Rows:
-        """Random rows with correlated variables, so that sums over many variables cover their range."""
+        """Random rows with correlated variables, so that sums over many variables cover their full range."""
         top = self.problem.cardinalities - 1
         level = self.rng.random((count, 1))
         rows = np.rint(top * (level + 0.35 * self.rng.standard_normal((count, len(top)))))
         rows = np.clip(rows, 0, top).astype(np.int64)
         free = self.encoder.strata_columns
         rows[:, free] = (self.rng.random((count, len(free))) * self.problem.cardinalities[free]).astype(np.int64)
-        if self.problem.sample is not None:  # conditions between variables are known to the problem alone
+        if self.problem.sample is not None:  # only the problem knows conditions between variables
             drawn = self.problem.draw(count, self.rng)
             swap = self.rng.random(rows.shape) < 0.5
             rows = np.where(swap, rows, drawn)
@@ -96,7 +96,7 @@ class Pool:
             self.add(self._mutated(self.rows[chosen], keep_strata=True))
 
     def breed(self, parents: NDArray[np.int64], count: int) -> NDArray[np.int64]:
-        """Adds children of ``parents``, ordered so that neighbours are similar; returns their positions."""
+        """Adds children of ``parents``, which are ordered so that neighbours are similar; returns their indices."""
         rows, n = self.rows[parents], len(parents)
         first = self.rng.integers(0, n, count)
         other = np.clip(first + self.rng.integers(-8, 9, count), 0, n - 1)
@@ -107,7 +107,7 @@ class Pool:
         return self.add(children)
 
     def _mutated(self, rows: Rows, *, keep_strata: bool = False) -> Rows:
-        """Each row with one to four variables moved, by one step more often than anywhere."""
+        """Each row with one to four variables changed, mostly by a single step."""
         if self.problem.neighbours is not None:
             return self.problem.canonicalise(self.problem.neighbours(rows, self.rng))
         n, d = rows.shape
@@ -122,7 +122,7 @@ class Pool:
         return self.problem.canonicalise(np.where(moved, np.clip(new, 0, self.problem.cardinalities - 1), rows))
 
     def _swapped(self, rows: Rows) -> Rows:
-        """Each row with one variable a step up and another a step down, which moves along a limit."""
+        """Each row with one variable increased and another decreased by a step, which moves along a limit."""
         if self.problem.neighbours is not None:
             return self._mutated(rows)
         rows, index = rows.copy(), np.arange(len(rows))
@@ -135,7 +135,7 @@ class Pool:
         return self.problem.canonicalise(np.clip(rows, 0, self.problem.cardinalities - 1))
 
     def add(self, rows: Rows) -> NDArray[np.int64]:
-        """Prices ``rows`` (canonical) and adds the new ones; returns their positions."""
+        """Prices canonical ``rows`` and adds the new ones; returns their indices."""
         fresh = []
         for i, row in enumerate(np.ascontiguousarray(rows)):
             key = row.tobytes()
@@ -152,7 +152,7 @@ class Pool:
         return np.arange(start, len(self.rows))
 
     def keep(self, index: NDArray[np.int64]) -> None:
-        """Forgets all rows but these."""
+        """Removes all rows except these."""
         self.rows, self.costs = self.rows[index], self.costs[index]
         self.violations, self.columns = self.violations[index], self.columns[index]
         self._known = {row.tobytes() for row in np.ascontiguousarray(self.rows)}

@@ -1,7 +1,7 @@
 """Surrogate of quality: predicts a design's quality and its uncertainty from the trials so far.
 
-Without trials it returns the stated prior, with a few it combines both, with many it relies on the data. Short trials
-(such as a tenth of the training budget) count too, as earlier points of the same curve.
+Without trials it returns the problem's prior; with a few trials it combines both; with many it relies on the data.
+Short trials (such as a tenth of the training budget) are used as earlier points of the same curve.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from chipwise.design.strategies.gaussian_process import GaussianProcess, spread
 from chipwise.design.strategies.strategy import Problem, Rows
 
 _PRIOR_SLOPE = 0.7  # assumed correlation of a stated prior before any trial
-_MOST = 600  # most observations in one model; the least informative others are left out
+_MOST = 600  # most observations in one model; the least informative ones are left out
 _FIRST_STEPS, _MORE_STEPS = 50, 12
 
 
@@ -26,8 +26,8 @@ class QualityModel:
     Args:
         problem: The space, with its free costs and prior.
         seed: Seed for sampling the space.
-        prior: Whether the problem's prior is about this quantity.
-        encoder: An encoder of the same problem, to be reused.
+        prior: Whether the problem's prior applies to this quantity.
+        encoder: An existing encoder of the same problem.
     """
 
     def __init__(self, problem: Problem, *, seed: int, prior: bool = True, encoder: Encoder | None = None) -> None:
@@ -47,7 +47,7 @@ class QualityModel:
     def columns(
         self, rows: Rows, costs: Float64Array | None = None, violations: Float64Array | None = None
     ) -> Float64Array:
-        """The model's inputs for full trials of ``rows``; keep them to predict the same rows again."""
+        """The model's inputs for full trials of ``rows``; reuse them to predict the same rows again."""
         rows = np.asarray(rows, np.int64)
         parts = [self.encoder.encode(rows, costs, violations)]
         if self._prior is not None:
@@ -73,7 +73,7 @@ class QualityModel:
             noise: Standard deviation of each value where known (between seeds, for example), (n,).
             fidelity: Share of the full budget that each trial had, in (0, 1], (n,); 1 by default.
             costs: Free goals of the rows if already known, (n, m_free), to be minimised.
-            violations: Free violations likewise, (n, k_free).
+            violations: Free violations of the rows if already known, (n, k_free).
         """
         Z, y = self.columns(rows, costs, violations), np.asarray(values, float)
         if fidelity is not None:
@@ -110,12 +110,12 @@ class QualityModel:
 
 
 def worth_keeping(rank: ArrayLike, rng: np.random.Generator, *, most: int = _MOST) -> NDArray[np.int64]:
-    """Selects at most ``most`` observations for a model: the best by ``rank``, the others at random.
+    """Selects at most ``most`` observations: the best by ``rank``, and others at random.
 
     Args:
-        rank: Of each observation, lower where nearer to the front, (n,).
-        rng: Draws the rest.
-        most: Largest number to return.
+        rank: Rank of each observation, lower if closer to the front, (n,).
+        rng: Random generator for the rest.
+        most: Largest number of observations.
     """
     rank = np.asarray(rank)
     n = len(rank)

@@ -1,4 +1,4 @@
-"""Importable names of functions, for other processes."""
+"""Importable names of functions, to pass them to other processes."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _REMEDY = "define it at the top level of a module or script, or use workers=1"
 
 
 def reference_to(function: Callable[..., object]) -> dict[str, object]:
-    """Says where another process finds ``function``: in a module, or in the script that this process runs.
+    """Import name of ``function`` for another process: in a module, or in the script that this process runs.
 
     Raises:
         InputError: A new process cannot import it.
@@ -45,7 +45,7 @@ def reference_to(function: Callable[..., object]) -> dict[str, object]:
 
 
 def function_of(reference: Mapping[str, object]) -> Callable[..., object]:
-    """Imports the function named by :func:`reference_to`. A script runs under the name ``__mp_main__``."""
+    """Imports the function named by :func:`reference_to`. A script is imported under the name ``__mp_main__``."""
     held = Record(reference)
     sys.path[:] = list(dict.fromkeys([*held.sequence("path", str), *sys.path]))
     name = held.get("name", str)
@@ -56,12 +56,12 @@ def function_of(reference: Mapping[str, object]) -> Callable[..., object]:
     else:
         function = _found(importlib.import_module(held.get("module", str)), name)
     if not callable(function):
-        raise InputError(f"{name} is no function that can be called")
+        raise InputError(f"{name} is not a function")
     if "args" in held:
         return functools.partial(function, *held.get("args", list, []), **held.get("keywords", dict, {}))
     return function
 
 
 def _found(module: object, name: str) -> object:
-    """The object of a dotted name in a module, or None."""
+    """The object with a dotted name in a module, or None."""
     return functools.reduce(lambda found, part: getattr(found, part, None), name.split("."), module)

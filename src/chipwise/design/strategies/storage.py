@@ -1,8 +1,8 @@
-"""Storage of a study: a journal file by default, a database for a team, memory for a test.
+"""Storage of a study: a journal file by default, a database for a team, memory for tests.
 
-The journal is Optuna's, made to survive full disks and kills: a line is appended whole or not at all, a torn last line
-is cut off by the next writer, and the lock is the kernel's, so it ends with its holder. When the connection to a
-database is cut, operations are retried for a while.
+The journal is Optuna's, extended to survive full disks and kills: a line is appended completely or not at all, an
+incomplete last line is removed by the next writer, and the lock is a kernel lock, which is released when its process
+ends. If the connection to a database is lost, operations are retried for a while.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ if TYPE_CHECKING:
     from optuna.storages.journal import JournalFileBackend
 
 T = TypeVar("T")
-PATIENCE_S = 60.0  # how long operations on a database that went away are retried
-FIRST_PATIENCE_S = 5.0  # and the first connection: most likely the address is wrong
-_OPERATIONS = range(11)  # codes of the journal's records
+PATIENCE_S = 60.0  # time for retrying operations on an unreachable database
+FIRST_PATIENCE_S = 5.0  # same for the first connection, because the address may be wrong
+_OPERATIONS = range(11)  # codes of journal records
 _UNREACHABLE = {"OperationalError", "InterfaceError", "StorageInternalError"}
-_FULL = ("disk is full", "No space left on device", "Disk quota exceeded")  # as SQLite and PostgreSQL say it
-_REFUSED = "disk I/O error"  # as SQLite says it where a quota is exceeded: waiting does not help
-REMEDY = "restore the file from a copy, or start anew with --restart (the old folder is kept beside it)"
+_FULL = ("disk is full", "No space left on device", "Disk quota exceeded")  # messages of SQLite and PostgreSQL
+_REFUSED = "disk I/O error"  # SQLite's message for an exceeded quota, where waiting does not help
+REMEDY = "restore the file from a copy, or start a new run with --restart (the old folder is kept next to it)"
 
 
 def is_url(where: str | Path | None) -> bool:
@@ -39,7 +39,7 @@ def is_url(where: str | Path | None) -> bool:
 
 
 def without_password(where: object) -> str:
-    """``where`` without secrets.
+    """``where`` without passwords.
 
     >>> without_password("postgresql://me:secret@host/db")
     'postgresql://me:***@host/db'
@@ -48,12 +48,12 @@ def without_password(where: object) -> str:
 
 
 def open_storage(where: str | Path | None) -> BaseStorage:
-    """Optuna's storage at ``where``: a URL, a journal's path, or None for memory.
+    """Optuna's storage for ``where``: a database's URL, a journal's path, or None for memory.
 
     Raises:
         StudyError: The journal is corrupt.
-        StorageError: The disk or the database refuses.
-        InputError: The URL is of no database that is known.
+        StorageError: The disk or the database refuses access.
+        InputError: The kind of database is unknown.
         MissingExtra: Optuna, or the database's driver, is not installed.
     """
     try:
@@ -82,17 +82,17 @@ def _journal(path: Path) -> JournalFileBackend:
     from optuna.storages.journal import JournalFileBackend
 
     class Journal(JournalFileBackend):  # type: ignore[misc]
-        """Appends whole lines or none."""
+        """A journal that appends lines completely or not at all."""
 
         def append_logs(self, logs: list[dict[str, object]]) -> None:
-            """Appends and syncs; a half-written line on a full disk is removed."""
+            """Appends and syncs records; a partly written line on a full disk is removed."""
             text = "".join(json.dumps(log, separators=(",", ":")) + "\n" for log in logs)
             with _locked(path) as stream:
                 _cut(path, stream)
                 size = stream.seek(0, os.SEEK_END)
                 try:
                     left = memoryview(text.encode())
-                    while left:  # a nearly full disk may take only a part of a write
+                    while left:  # a nearly full disk may accept only part of a write
                         left = left[stream.write(left) :]
                     os.fsync(stream.fileno())
                 except OSError:
@@ -105,11 +105,11 @@ def _journal(path: Path) -> JournalFileBackend:
 
 @contextlib.contextmanager
 def _locked(path: Path) -> Iterator[IO[bytes]]:
-    """The journal, open for appending and locked by the kernel, which frees it when the holder dies."""
+    """The journal, opened for appending and locked by the kernel, which releases the lock when the process ends."""
     with path.open("ab+", buffering=0) as stream:
         try:
             import fcntl
-        except ImportError:  # no advisory locks on this system
+        except ImportError:  # this system has no advisory locks
             yield stream
             return
         fcntl.flock(stream, fcntl.LOCK_EX)
@@ -117,7 +117,7 @@ def _locked(path: Path) -> Iterator[IO[bytes]]:
 
 
 def _cut(path: Path, stream: IO[bytes]) -> None:
-    """Cuts off an incomplete last line, after keeping a copy of the file."""
+    """Removes an incomplete last line, after saving a copy of the file."""
     size = stream.seek(0, os.SEEK_END)
     if not size:
         return
@@ -127,16 +127,16 @@ def _cut(path: Path, stream: IO[bytes]) -> None:
     stream.seek(0)
     data = stream.read()
     end = data.rfind(b"\n") + 1
-    with contextlib.suppress(OSError):  # a full disk must not prevent the rest from being saved
+    with contextlib.suppress(OSError):  # a full disk must not prevent saving the rest
         path.with_suffix(path.suffix + ".torn").write_bytes(data[end:])
     os.ftruncate(stream.fileno(), end)
 
 
 def repair(path: Path) -> None:
-    """Cuts a torn last line off the journal.
+    """Removes an incomplete last line from the journal.
 
     Raises:
-        StudyError: A line before the last is broken.
+        StudyError: A line before the last one is broken.
     """
     with _locked(path) as stream:
         _cut(path, stream)
@@ -161,7 +161,7 @@ def _database(url: str) -> BaseStorage:
     folder = Path(url.split("://", 1)[1].removeprefix("/").partition("?")[0]).parent
     if kind == "sqlite" and not folder.is_dir():
         raise InputError(f"{url}: there is no folder {folder}; create it or give another path")
-    if scheme in ("postgresql", "postgres"):  # psycopg 3, which is the extra's
+    if scheme in ("postgresql", "postgres"):  # psycopg 3, from the extra
         url = "postgresql+psycopg://" + url.split("://", 1)[1]
     from optuna.storages import RDBStorage
 
@@ -169,7 +169,7 @@ def _database(url: str) -> BaseStorage:
         options: dict[str, object] = {"connect_args": {"timeout": PATIENCE_S}}
         if kind != "sqlite":
             options = {"pool_pre_ping": True, "connect_args": {"connect_timeout": max(2, round(FIRST_PATIENCE_S))}}
-        # Of two searches that create the tables at once one is refused; they exist when it tries again.
+        # If two searches create the tables at once, one gets an error; on retry the tables exist.
         return with_retries(
             lambda: RDBStorage(url, engine_kwargs=options),
             url,
@@ -196,10 +196,10 @@ def with_retries(
     clock: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], None] = time.sleep,
 ) -> T:
-    """Runs ``action``, and retries while the database cannot be reached or raises an error of ``also``.
+    """Runs ``action``; retries while the database is unreachable or raises an error in ``also``.
 
     Raises:
-        StorageError: It cannot be reached for ``patience_s`` seconds (PATIENCE_S unless given), or its disk is full.
+        StorageError: The database is unreachable for ``patience_s`` seconds (default: PATIENCE_S), or its disk is full.
     """
     begun, pause = clock(), 0.05
     wait_s = PATIENCE_S if patience_s is None else patience_s
@@ -213,7 +213,7 @@ def with_retries(
                 raise DiskFull(without_password(where), resumable=True) from None
             if _said(error, (_REFUSED,)):
                 raise StorageError(
-                    f"{without_password(where)}: the disk refused to be written; look whether it is full, a quota is "
+                    f"{without_password(where)}: the disk cannot be written; look whether it is full, a quota is "
                     "exceeded or it is damaged, then go on with --resume (finished trials are kept)"
                 ) from None
             if clock() - begun > wait_s:
@@ -227,12 +227,12 @@ def with_retries(
 
 
 def _said(error: BaseException | None, signs: tuple[str, ...]) -> bool:
-    """Whether the error or its cause says one of ``signs``."""
+    """Whether the message of the error or its cause contains one of ``signs``."""
     return error is not None and (any(sign in str(error) for sign in signs) or _said(error.__cause__, signs))
 
 
 def _unreachable(error: BaseException | None, names: set[str]) -> bool:
-    """Whether the error or its cause is of a class with one of these names."""
+    """Whether the class of the error or its cause has one of these names."""
     if error is None:
         return False
     return bool(names & {kind.__name__ for kind in type(error).__mro__}) or _unreachable(error.__cause__, names)

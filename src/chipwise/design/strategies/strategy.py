@@ -1,8 +1,8 @@
 """The contract between a search problem and the algorithms that search it.
 
 A candidate is a row of integers. Some objectives and constraints are *free*: a cost model computes them without a
-trial. The others are *expensive*: only a trial reveals them. A strategy sees both and spends trials on the expensive
-ones; it does not know what the rows stand for.
+trial. The others are *expensive*: they are known only after a trial. A strategy can compute the free ones and uses
+trials for the expensive ones; it does not know the meaning of the rows.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Goal:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limit:
-    """One constraint: its violation is at most 0 if it holds, a share of the limit where it does not.
+    """One constraint. Its violation is at most 0 if it holds; otherwise it is the excess as a share of the limit.
 
     Args:
         name: Name of the limited quantity.
@@ -60,21 +60,23 @@ class Problem:
     """The problem as known before the first trial.
 
     Args:
-        cardinalities: How many values each of the d integer variables has, (d,).
+        cardinalities: Number of values of each of the d integer variables, (d,).
         goals: The objectives, in the order of the columns that ``tell`` receives.
         limits: The constraints, in the order of the columns of violations that ``tell`` receives.
-        free: Rows (n, d) to the free goals' values (n, m_free), in the goals' directions, and the free limits'
-            violations (n, k_free). Called with thousands of rows at a time.
+        free: Computes, for rows (n, d), the free goals' values (n, m_free) in the goals' directions, and the free
+            limits' violations (n, k_free). Called with thousands of rows at a time.
         prior: A rough guess of the first expensive goal for each row, (n,), up to a monotone transform: a higher guess
             means a higher value of that goal. It may be wrong.
-        active: Which variables count in each row, (n, d) booleans. Variables of layers past the depth do not.
-        canonical: The row that stands for all rows of the same design; by default, inactive variables at 0.
-        kinds: What each variable is, (d,) names. Variables of one kind (the FFN width of every layer) are expected to
-            act alike; where this is not given it is guessed from the free costs.
-        neighbours: Rows to one mutated row each, where changing single variables would leave the space.
-        sample: Draws rows; by default every variable is uniform.
-        fidelities: Shares of a full trial at which a row may be tried, rising to 1. Where given, the last variable is
-            the number of the share: the same design at another share is another row.
+        active: Computes which variables are active in each row, (n, d) booleans. Variables of layers beyond the depth
+            are not.
+        canonical: Computes the representative of all rows of the same design; by default it sets inactive variables to
+            0.
+        kinds: Kind of each variable, (d,) names. Variables of one kind (the FFN width of every layer) are expected to
+            have similar effects. Default: inferred from the free costs.
+        neighbours: Mutates each row, if changing single variables could leave the space.
+        sample: Samples rows; by default every variable is uniform.
+        fidelities: Shares of a full trial at which a row may be tried, rising to 1. If given, the last variable is the
+            index of the share, so the same design at another share is another row.
     """
 
     cardinalities: Rows
@@ -119,22 +121,22 @@ class Problem:
 
     @property
     def expensive_goals(self) -> list[int]:
-        """Columns of the objectives that only a trial reveals."""
+        """Columns of the objectives that are known only after a trial."""
         return [i for i, goal in enumerate(self.goals) if not goal.free]
 
     @property
     def free_goals(self) -> list[int]:
-        """Columns of the objectives that the cost model knows."""
+        """Columns of the objectives that the cost model computes."""
         return [i for i, goal in enumerate(self.goals) if goal.free]
 
     @property
     def expensive_limits(self) -> list[int]:
-        """Columns of the constraints that only a trial reveals."""
+        """Columns of the constraints that are known only after a trial."""
         return [i for i, limit in enumerate(self.limits) if not limit.free]
 
     @property
     def free_limits(self) -> list[int]:
-        """Columns of the constraints that the cost model knows."""
+        """Columns of the constraints that the cost model computes."""
         return [i for i, limit in enumerate(self.limits) if limit.free]
 
     def size(self) -> float:
@@ -150,13 +152,13 @@ class Problem:
         return np.where(self.active(found), found, 0) if self.active is not None else found
 
     def draw(self, count: int, rng: np.random.Generator) -> Rows:
-        """``count`` canonical rows from the whole space; repeats may occur."""
+        """Samples ``count`` canonical rows from the whole space; rows may repeat."""
         if self.sample is not None:
             return self.canonicalise(self.sample(count, rng))
         return self.canonicalise((rng.random((count, len(self.cardinalities))) * self.cardinalities).astype(np.int64))
 
     def price(self, rows: Rows) -> tuple[Float64Array, Float64Array]:
-        """The free goals to minimise, (n, m_free), and the free violations, (n, k_free)."""
+        """The free goals, minimised, (n, m_free), and the free violations, (n, k_free)."""
         if self.free is None or not len(rows):
             return np.zeros((len(rows), len(self.free_goals))), np.zeros((len(rows), len(self.free_limits)))
         costs, violations = self.free(rows)
@@ -175,13 +177,13 @@ class Problem:
         return np.asarray(np.maximum(violations, 0) @ penalties)
 
     def prior_values(self, rows: Rows) -> Float64Array:
-        """The prior of the first expensive goal (of the first goal, where none is expensive), to be minimised, (n,).
+        """Prior of the first expensive goal (of the first goal if none is expensive), minimised, (n,).
 
         Raises:
             InputError: There is no prior.
         """
         if self.prior is None:
-            raise InputError("this problem states no prior")
+            raise InputError("this problem has no prior")
         column = (self.expensive_goals or [0])[0]
         return np.asarray(self.prior(rows), float) * float(self._sign[column])
 
@@ -194,7 +196,7 @@ def _whole_numbers(cardinalities: object) -> Rows:
     """The number of values of each variable, (d,).
 
     Raises:
-        InputError: They are not whole numbers of at least 1.
+        InputError: They are not integers of at least 1.
     """
     found = np.asarray(cardinalities)
     whole = found.dtype.kind in "iu" or (found.dtype.kind == "f" and bool((found == np.rint(found)).all()))
@@ -207,16 +209,16 @@ def _whole_numbers(cardinalities: object) -> Rows:
 
 
 class Strategy(Protocol):
-    """A search algorithm, made as ``Strategy(problem, seed=…)``.
+    """A search algorithm, created as ``Strategy(problem, seed=…)``.
 
-    Deterministic given its seed and the order of its calls. ``ask`` returns only new rows: none that it returned
-    before or that ``tell`` received. When there are not enough it returns fewer, in the end none. ``tell`` may receive
-    rows that ``ask`` never returned (after a restart, or from another search). The two are never called at the same
-    time.
+    Deterministic given its seed and the order of its calls. ``ask`` returns only new rows, which it has not returned
+    before and ``tell`` has not received. If there are too few new rows it returns fewer, in the end none. ``tell`` may
+    receive rows that ``ask`` never returned (after a restart, or from another search). The two are never called at the
+    same time.
 
-    A strategy sees hard limits only: :func:`chipwise.design.strategies.algorithms.make_strategy` turns soft ones into
-    penalties on the first
-    objective. Unless its class has ``fidelity_aware = True`` it sees designs and full trials only.
+    A strategy gets only hard limits: :func:`chipwise.design.strategies.algorithms.make_strategy` converts soft ones to
+    penalties on the first objective. Unless its class has ``fidelity_aware = True``, it gets only designs and full
+    trials.
     """
 
     def __init__(self, problem: Problem, *, seed: int, **options: object) -> None: ...
@@ -229,8 +231,9 @@ class Strategy(Protocol):
         """Receives the results of trials.
 
         Args:
-            rows: (n, d).
-            objectives: (n, m) in the goals' order and directions; None if the trials failed, or NaN in single rows.
-            violations: (n, k) in the limits' order, at most 0 if a limit holds; None if all limits are free.
+            rows: Evaluated rows, (n, d).
+            objectives: Objectives (n, m) in the goals' order and directions; None if all trials failed, NaN in rows of
+                failed ones.
+            violations: Violations (n, k) in the limits' order, at most 0 if a limit holds; None if all limits are free.
         """
         ...

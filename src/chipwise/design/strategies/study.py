@@ -1,8 +1,8 @@
 """The study: every trial of a search, stored with Optuna so that no result is lost.
 
-What chipwise knows of a trial beyond Optuna's own fields is in its user attributes, as plain JSON. A trial starts with
-one record that holds its choices and notes, and ends with one that holds its values, so that a kill in between leaves
-a running trial, never half of one.
+Data beyond Optuna's own fields is stored in a trial's user attributes as plain JSON. A trial starts with one record of
+its choices and notes, and ends with one record of its values, so a kill in between leaves a running trial, never an
+incomplete record.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from optuna.trial import FrozenTrial
 
 T = TypeVar("T")
-_AFTER = "after:"  # then a trial's number: what was noted of it after its end, which Optuna's own records do not take
+_AFTER = "after:"  # prefix, before a trial number, of notes added after the trial's end, which Optuna does not allow
 _STATES = {"RUNNING": "running", "COMPLETE": "complete", "FAIL": "failed", "PRUNED": "pruned", "WAITING": "running"}
 
 
@@ -31,7 +31,7 @@ class Trial:
     """A trial: its number, state and notes."""
 
     number: int
-    state: str  # running, complete, failed, pruned
+    state: str  # running, complete, failed or pruned
     notes: Mapping[str, object] = field(default_factory=dict)
     values: tuple[float, ...] = ()
 
@@ -40,15 +40,15 @@ class Study:
     """Trials of one search.
 
     Args:
-        where: The journal file, a database's URL, or None for memory; what is missing is created.
+        where: The journal file, a database's URL, or None for memory; created if missing.
         name: Name of the study inside the store.
-        directions: ``minimize`` or ``maximize``, one for each objective.
-        identity: Digest of what the trials mean; a study of another identity is refused.
-        choices: Every gene's name and the labels of its values, or how many values it has.
+        directions: ``minimize`` or ``maximize`` for each objective.
+        identity: Digest of everything that determines the meaning of trials; a study with another identity is refused.
+        choices: Every gene's name, with the labels or the number of its values.
 
     Raises:
         StudyError: The journal is corrupt or belongs to another spec.
-        StorageError: The disk or the database refuses.
+        StorageError: The disk or the database refuses access.
         MissingExtra: Optuna is not installed.
     """
 
@@ -88,7 +88,7 @@ class Study:
         elif known != identity:
             raise StudyError(
                 f"{self.shown}: this study is of another spec; choose another folder with --out, "
-                "or start anew with --restart"
+                "or start a new run with --restart"
             )
         if not is_url(where):
             self._claim_waiting()
@@ -106,7 +106,7 @@ class Study:
             return action()
 
     def _claim_waiting(self) -> None:
-        """Claims waiting trials of a study of the first release; their notes describe them."""
+        """Claims waiting trials in a study of the first release, whose notes describe them."""
         for _ in self._study.get_trials(deepcopy=False, states=(self._optuna.trial.TrialState.WAITING,)):
             self._do(self._study.ask)
 
@@ -141,7 +141,7 @@ class Study:
         return int(self._do(lambda: self._storage.get_trial_number_from_id(identity)))
 
     def note(self, number: int, **notes: object) -> None:
-        """Adds notes to a trial, also to one that has ended; JSON-able values only."""
+        """Adds notes to a trial, which may have ended; values must be JSON values."""
         identity = self._identity(number)
         if self._do(lambda: self._storage.get_trial(identity)).state.is_finished():
             self.remember(**{f"{_AFTER}{number}": self._noted_after().get(number, {}) | notes})
@@ -150,11 +150,11 @@ class Study:
             self._do(lambda key=key, value=value: self._storage.set_trial_user_attr(identity, key, value))  # type: ignore[misc]
 
     def finish(self, number: int, values: tuple[float, ...]) -> bool:
-        """Ends a trial with its objectives' values; False if it had ended already with others, or failed."""
+        """Ends a trial with the values of its objectives; False if it already ended with other values, or failed."""
         return self._end(number, "COMPLETE", [float(value) for value in values])
 
     def fail(self, number: int, reason: str, **notes: object) -> bool:
-        """Ends a trial that could not be finished, with its reason; False if it had ended already."""
+        """Ends a trial that could not be finished, with the reason; False if it already ended."""
         if self.trial(number).state != "running":
             return False
         self.note(number, reason=reason, **notes)
@@ -166,7 +166,7 @@ class Study:
         try:
             self._do(lambda: self._storage.set_trial_state_values(identity, state=wanted, values=values))
         except (self._optuna.exceptions.UpdateFinishedTrialError, RuntimeError):
-            found = self.trial(number)  # it may have been stored before the connection was cut
+            found = self.trial(number)  # it may have been stored before the connection was lost
             return found.state == _STATES[state] and (values is None or list(found.values) == values)
         return True
 
@@ -187,7 +187,7 @@ class Study:
         return {key: value for key, value in held.items() if value is not None and not key.startswith(_AFTER)}
 
     def _noted_after(self) -> dict[int, dict[str, object]]:
-        """Notes on trials after their end, by number."""
+        """Notes added to trials after their end, by number."""
         found = self._do(lambda: self._storage.get_study_user_attrs(self._study._study_id))
         return {int(key.removeprefix(_AFTER)): dict(found[key]) for key in found if key.startswith(_AFTER)}
 
@@ -205,7 +205,7 @@ class Study:
         return _trial(item, self._noted_after().get(number) if item.state.is_finished() else None)
 
     def _identity(self, number: int) -> int:
-        """The store's own name of a trial."""
+        """Optuna's id of a trial."""
         return int(
             self._do(lambda: self._storage.get_trial_id_from_study_id_trial_number(self._study._study_id, number))
         )

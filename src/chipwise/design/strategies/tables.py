@@ -1,8 +1,9 @@
 """A table of measured architectures as a search problem: every evaluation is a lookup.
 
-For published benchmarks with measurements of each architecture (such as HW-NAS-Bench or the tables of Once-for-All and
-HELP), and for your own tables. A row of the table is one architecture: columns of choices and columns of measurements.
-A column may hold one choice (``depth``) or list several (``[3, 5, 3, 7]``, ``|conv~0|+|skip~0|conv~1|``).
+It is for published benchmarks with measurements of each architecture (such as HW-NAS-Bench or the tables of
+Once-for-All and HELP), and for your own tables. A row of the table is one architecture, with columns of choices and
+columns of measurements. A column may contain one choice (``depth``) or a list of choices (``[3, 5, 3, 7]``,
+``|conv~0|+|skip~0|conv~1|``).
 """
 
 from __future__ import annotations
@@ -24,8 +25,8 @@ from chipwise.design.strategies.strategy import Goal, Limit, Problem, Rows
 from chipwise.errors import InputError, SpecError, nearest, short
 
 _LIMIT = re.compile(r"^\s*(<=|>=)\s*([-+.\deE]+)\s*$")
-_BETWEEN = re.compile(r"[\[\](){}|;,+\s]+")  # separators of the choices that one cell lists
-_CHUNK = 2_000_000  # comparisons at a time
+_BETWEEN = re.compile(r"[\[\](){}|;,+\s]+")  # separators between the choices in one cell
+_CHUNK = 2_000_000  # comparisons per batch
 
 
 @dataclass(frozen=True)
@@ -55,11 +56,11 @@ class MeasuredTable:
         return Outcome(objectives=self.objectives[number].tolist(), violations=self.violations[number].tolist())
 
     def number(self, row: Rows) -> int:
-        """Index of the table's row that ``row`` (d,) counts as."""
+        """Index of the table's row for ``row`` (d,), or of the most similar row."""
         return int(_numbers(np.atleast_2d(row), self.rows, self._number)[0])
 
     def choices(self, row: Rows) -> dict[str, str | float]:
-        """The choices of one architecture (d,), by the names of ``values``."""
+        """The choices of one architecture (d,), by name."""
         found = self.rows[self.number(row)]
         return {name: values[i] for (name, values), i in zip(self.values.items(), found, strict=True)}
 
@@ -75,17 +76,17 @@ def problem_from_table(
     """Reads a CSV table of measured architectures as a search problem.
 
     Args:
-        path: The CSV file, one architecture a line.
-        choices: The columns that identify the architecture. A cell that lists several becomes as many variables
-            (``arch[0]``, ``arch[1]``, …); shorter lists end in ``-``.
-        objectives: Columns to optimise, with ``minimize`` (what a sequence means) or ``maximize``.
+        path: The CSV file, with one architecture per line.
+        choices: The columns that identify the architecture. A cell with a list becomes several variables (``arch[0]``,
+            ``arch[1]``, …); shorter lists are padded with ``-``.
+        objectives: Columns to optimise, with ``minimize`` (the default for a sequence) or ``maximize``.
         limits: Columns with ``<= number`` or ``>= number`` in the column's own unit.
-        free: Objectives and limited columns that the search may know without an evaluation, such as a latency that a
-            lookup table or a cost model gives.
+        free: Objectives and limited columns that the search may use without an evaluation, such as a latency from a
+            lookup table or a cost model.
 
     Raises:
-        SpecError: The file is missing or not a table, lacks a column, holds a cell that is not a number, or has two
-            lines of one architecture with different measurements.
+        SpecError: The file is missing or not a table, lacks a column, has a cell that is not a number, or two lines of
+            one architecture with different measurements.
         InputError: An argument is wrong.
     """
     goals = dict(objectives) if isinstance(objectives, Mapping) else dict.fromkeys(objectives, "minimize")
@@ -124,7 +125,7 @@ def problem_from_table(
 
 def _check(choices: Sequence[str], goals: Mapping[str, str], bounds: Mapping[str, object], free: Sequence[str]) -> None:
     if isinstance(choices, str) or not choices:
-        raise InputError("choices: name the columns that say which architecture a line is of")
+        raise InputError("choices: name the columns that identify the architecture of a line")
     if not goals:
         raise InputError("objectives: name at least one column to optimise")
     both = sorted(set(choices) & {*goals, *bounds})
@@ -145,7 +146,7 @@ def _direction(text: str) -> Literal["minimize", "maximize"]:
 
 
 def _bound(name: str, text: str) -> tuple[float, float]:
-    """The sign that makes exceeding positive, and the limit."""
+    """The sign that makes an excess positive, and the limit."""
     match = _LIMIT.match(str(text))
     try:
         limit = math.nan if match is None else float(match[2])
@@ -180,7 +181,7 @@ def _encoded(
 
 
 def _ordered(texts: Sequence[str]) -> tuple[tuple[str | float, ...], NDArray[np.int64]]:
-    """Distinct values (numbers sorted, then text), and the index of each cell's value."""
+    """Distinct values (sorted numbers, then text), and the index of each cell's value."""
     numbers = [_number(text) for text in texts]
     cells: list[str | float] = [text if number is None else number for text, number in zip(texts, numbers, strict=True)]
     known = sorted(set(cells), key=lambda value: (isinstance(value, str), value))
@@ -207,7 +208,7 @@ def _column(rows: Sequence[Mapping[str, str]], name: str, *, file: str) -> Float
 
 
 def _distinct(rows: Rows, measured: Float64Array, *, file: str) -> tuple[list[int], dict[bytes, int]]:
-    """The first line of each architecture, and the number among them by its integers."""
+    """The first line of each architecture, and each architecture's index among them."""
     kept: list[int] = []
     number: dict[bytes, int] = {}
     for i, row in enumerate(np.ascontiguousarray(rows)):
@@ -226,7 +227,7 @@ def _distinct(rows: Rows, measured: Float64Array, *, file: str) -> tuple[list[in
 
 
 def _numbers(asked: Rows, rows: Rows, number: Mapping[bytes, int]) -> NDArray[np.int64]:
-    """Index of the table's row for each requested one: the same, else the first with the fewest differing choices."""
+    """Index of the table's row for each requested row: the same, else the first with the fewest different choices."""
     wanted = np.ascontiguousarray(asked, np.int64)
     found = np.array([number.get(row.tobytes(), -1) for row in wanted], np.int64)
     missing = np.flatnonzero(found < 0)

@@ -1,6 +1,7 @@
 """Wrappers that add support for soft limits and fidelities to every strategy.
 
-A wrapper is itself a strategy. The wrapped strategy searches a simpler problem: hard limits only, full trials only.
+A wrapper is itself a strategy. The wrapped strategy searches a simpler problem, with only hard limits or only full
+trials.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ class SoftLimits:
     """Adds the penalties of soft limits to the first objective.
 
     Raises:
-        InputError: The first objective is free and a soft limit is not: its penalised value would not be free.
+        InputError: The first objective is free and a soft limit is not, so the penalised objective would not be free.
     """
 
     def __init__(self, problem: Problem, make: Make) -> None:
@@ -50,10 +51,10 @@ class SoftLimits:
         return self._inner.ask(count)
 
     def tell(self, rows: Rows, objectives: ArrayLike | None, violations: ArrayLike | None = None) -> None:
-        """Passes penalised objectives on.
+        """Passes on results with penalised objectives.
 
         Raises:
-            InputError: Violations that no cost model knows are missing.
+            InputError: Violations that no cost model computes are missing.
         """
         if objectives is None:
             self._inner.tell(rows, None)
@@ -62,7 +63,7 @@ class SoftLimits:
         if violations is None:
             if self.problem.expensive_limits:
                 names = ", ".join(self.problem.limits[i].name for i in self.problem.expensive_limits)
-                raise InputError(f"pass the violations of {names}: no cost model knows them")
+                raise InputError(f"pass the violations of {names}: no cost model computes them")
             excess = self.problem.price(self.problem.canonicalise(rows))[1]
         else:
             excess = np.reshape(np.asarray(violations, float), (-1, len(self.problem.limits)))
@@ -96,7 +97,7 @@ class FullTrials:
         return at_share(self._inner.ask(count), self._full)
 
     def tell(self, rows: Rows, objectives: ArrayLike | None, violations: ArrayLike | None = None) -> None:
-        """Passes the results of full trials on."""
+        """Passes on the results of full trials."""
         found = np.atleast_2d(np.asarray(rows, np.int64))
         full = found[:, -1] == self._full
         if not full.any():
@@ -128,5 +129,5 @@ def designs(problem: Problem, share: int) -> Problem:
 
 
 def at_share(rows: Rows, share: int) -> Rows:
-    """Designs (n, d) as rows (n, d + 1) of one fidelity."""
+    """Designs (n, d) as rows (n, d + 1) with one fidelity."""
     return np.hstack([rows, np.full((len(rows), 1), share, np.int64)])

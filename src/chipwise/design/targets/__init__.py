@@ -1,1 +1,1 @@
-"""Targets: the device and runtime that will serve a model, with predictions and measurements there."""
+"""Targets: the device and runtime that will serve a model, with its predictions and measurements."""

@@ -17,16 +17,16 @@ from chipwise.design.run.start_spec import StartSpec
 from chipwise.errors import MeasurementError
 from chipwise.model.arch.design import Design
 
-CANDIDATE_S = 60.0  # time limit of a candidate that does not respond
-ATTEMPTS = 2  # at measuring while the machine is busy
+CANDIDATE_S = 60.0  # time limit for a candidate that does not respond
+ATTEMPTS = 2  # attempts at measuring when the machine is busy
 MEMORY_BYTES = 16_000_000_000  # limit on the address space of a candidate's process
 
 
 @dataclass(frozen=True)
 class Bench:
-    """Measures for a run; results are also kept in the user's store.
+    """Measures for a run; results are also stored in the user's data folder.
 
-    ``anchors`` are those of the run's profile, against which drift is computed. ``host`` is reached over ssh.
+    ``anchors`` are reference times of the run's profile, from which drift is computed. ``host`` is reached over ssh.
     """
 
     spec: RunSpec | StartSpec
@@ -38,7 +38,7 @@ class Bench:
         """Measures a design with random weights; latency and memory do not depend on training.
 
         Raises:
-            MeasurementError: It hangs, crashes, takes more memory than it may, or gives no finite logits.
+            MeasurementError: It hangs, crashes, exceeds its memory limit, or outputs logits that are not finite.
             StorageError: The disk is full.
         """
         with storage(folder):
@@ -51,12 +51,12 @@ class Bench:
         return found
 
     def alternately(self, paths: list[Path]) -> list[Measurement | MeasurementError]:
-        """Measures exported files in turns, so that drift affects all equally; returns errors in their places."""
+        """Measures exported files in alternation, so that drift affects all equally; failed ones return their error."""
         return measure_alternately(paths, self.spec.workload, **self._how)
 
     @property
     def _how(self) -> dict[str, Any]:
-        """Arguments of both functions that measure."""
+        """Arguments shared by both functions that measure."""
         return {
             "timeout_s": self.timeout_s,
             "runtime": self.spec.target.runtime,
@@ -68,11 +68,11 @@ class Bench:
 
 
 class Benched:
-    """The part of a target that measures, where it can be reached.
+    """Base of targets that measure if their device can be reached.
 
     Args:
         bench: Measures on the device; None if nothing is measured.
-        absent: What is said of a device that cannot be reached.
+        absent: Error message if the device cannot be reached.
     """
 
     def __init__(self, bench: Bench | None, absent: str) -> None:
@@ -80,7 +80,7 @@ class Benched:
 
     @property
     def measures(self) -> bool:
-        """Whether it can be reached."""
+        """Whether the device can be reached."""
         return self._bench is not None
 
     def measure(self, design: Design, folder: Path) -> Measurement:
@@ -88,7 +88,7 @@ class Benched:
         return self._reached.candidate(design, folder)
 
     def alternately(self, paths: list[Path]) -> list[Measurement | MeasurementError]:
-        """Measures exported files in turns."""
+        """Measures exported files in alternation."""
         return self._reached.alternately(paths)
 
     @property

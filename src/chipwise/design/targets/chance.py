@@ -1,7 +1,7 @@
 """Probability that limits on predicted values hold: value and 90 % interval as a lognormal distribution.
 
-A limit on something measured holds or does not. Where no interval was validated, nobody can say how likely the limit
-holds: then the value decides, and the chance is unknown.
+A limit on a measured value either holds or not. Without a validated interval, the probability for a predicted value is
+unknown, and the value alone decides.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from statistics import NormalDist
 from chipwise.core.statistics import Z90
 from chipwise.design.limits import Constraint
 
-Bounds = Sequence[float | None]  # a value and the ends of its 90 % interval, None if it has none
+Bounds = Sequence[float | None]  # a value and its 90 % interval; bounds are None if there is no interval
 
 
 def value_of(bounds: Bounds) -> float:
@@ -25,7 +25,7 @@ def value_of(bounds: Bounds) -> float:
 
 
 def spread_of(bounds: Bounds) -> float | None:
-    """The standard deviation of the logarithm; None if there is no interval."""
+    """Standard deviation of the logarithm; None if there is no interval."""
     value, low, high = bounds
     if low is None or high is None or value is None or low <= 0:
         return None
@@ -33,7 +33,7 @@ def spread_of(bounds: Bounds) -> float | None:
 
 
 def chance(limit: Constraint, bounds: Bounds) -> float | None:
-    """The probability that ``limit`` holds of a prediction; None if it has no interval.
+    """Probability that a predicted value keeps ``limit``; None if it has no interval.
 
     The median of the distribution is the middle of the interval in logarithms.
     """
@@ -48,7 +48,7 @@ def chance(limit: Constraint, bounds: Bounds) -> float | None:
 
 
 def holds(limit: Constraint, bounds: Bounds, confidence: float) -> bool:
-    """Whether a limit on a prediction counts as held: with probability ``confidence``, else by the value alone."""
+    """Whether a limit on a prediction counts as kept: with probability ``confidence``; without interval, by value."""
     likely = chance(limit, bounds)
     if likely is None:
         return limit.holds(value_of(bounds))
@@ -58,7 +58,7 @@ def holds(limit: Constraint, bounds: Bounds, confidence: float) -> bool:
 def kept(
     limits: Iterable[Constraint], predicted: Mapping[str, Bounds], measured: Mapping[str, float], confidence: float
 ) -> bool:
-    """Whether all hard limits hold: as measured, where that was done, else as predicted."""
+    """Whether all hard limits hold, by measurement if there is one, else by prediction."""
     for limit in limits:
         if not limit.hard:
             continue
@@ -71,7 +71,7 @@ def kept(
 
 
 def chances_of(limits: Iterable[Constraint], predicted: Mapping[str, Bounds]) -> dict[str, float | None]:
-    """Probability that each limit holds, by metric, the smallest of several; None if unknown."""
+    """Probability that each limit holds, by metric (the smallest if there are several); None if unknown."""
     found: dict[str, float | None] = {}
     for limit in limits:
         if limit.metric in predicted:
@@ -81,12 +81,12 @@ def chances_of(limits: Iterable[Constraint], predicted: Mapping[str, Bounds]) ->
 
 
 def margin(spread: float, confidence: float) -> float:
-    """Factor between a predicted value and its limit that makes the limit hold with ``confidence``."""
+    """Factor between a predicted value and its limit with which the limit holds with ``confidence``."""
     return math.exp(NormalDist().inv_cdf(confidence) * spread)
 
 
 def values_of(predicted: Mapping[str, Bounds]) -> dict[str, float]:
-    """The values alone."""
+    """The values without intervals."""
     return {metric: float(bounds[0]) for metric, bounds in predicted.items() if bounds[0] is not None}
 
 

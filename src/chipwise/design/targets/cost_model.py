@@ -37,7 +37,7 @@ _PHASE = {"ttft": Phase.PREFILL, "tpot": Phase.DECODE}
 
 @dataclass(frozen=True)
 class NotedMeasurement:
-    """A measured design as a trial notes it. See :class:`chipwise.deploy.calibrate.learning.Observed`."""
+    """A measured design as stored in a trial. See :class:`chipwise.deploy.calibrate.learning.Observed`."""
 
     design: Design
     workload: Workload
@@ -45,27 +45,27 @@ class NotedMeasurement:
 
     @property
     def peak_memory_bytes(self) -> float | None:
-        """Most resident memory, if it could be read."""
+        """Peak resident memory; None if it could not be read."""
         return self.values.get("peak_memory")
 
     def seconds(self, phase: Phase, share: float) -> float:
-        """The percentile ``share`` of a pass; P50 is noted, and P99 of a quiet machine (else NaN)."""
+        """The percentile ``share`` of a pass: P50, or P99 of a quiet machine (else NaN)."""
         one_pass = phase is Phase.PREFILL or not self.design.arch.reads_tokens
         name = f"{'ttft' if one_pass else 'tpot'}_p{share * 100:.0f}"
         return self.values.get(name, math.nan) / self.design.arch.passes
 
 
 def _check_name(metric: str) -> str:
-    """The name of a metric's check in a profile: ``tpot_p99`` is ``decode_p99``, ``ttft_p50`` is ``prefill``."""
+    """Name of a metric's error in a profile: ``tpot_p99`` is ``decode_p99``, ``ttft_p50`` is ``prefill``."""
     quantity, tail = metric.split("_")
     return "memory" if metric == "peak_memory" else _PHASE[quantity].value + ("_p99" if tail == "p99" else "")
 
 
 class CostModel:
-    """Predicted costs of designs and rows, by a profile that learns from the run's measurements.
+    """Predicts costs of designs and rows by a profile that is updated with the run's measurements.
 
-    Medians are the learnt profile's. Tails and memory, which a few measurements cannot refit, get one shrunken factor
-    each on top. Joules and dollars are the medians at ``rates``.
+    Medians come from the updated profile. Tails and memory, for which a few measurements do not allow a refit, get one
+    correction factor each. Joules and dollars are the medians times ``rates``.
     """
 
     def __init__(
@@ -83,13 +83,13 @@ class CostModel:
         self.learn([])
 
     def learn(self, measured: Iterable[tuple[Design, Mapping[str, float]]]) -> None:
-        """Learns from all measurements of the run so far; replaces earlier corrections."""
+        """Updates the profile with all measurements of the run so far; replaces earlier corrections."""
         medians = {name for name in self._measured if name.endswith("_p50")}
         known = [(design, values) for design, values in measured if values.keys() >= medians]
         joint = self._joint(known)
         self.profile = self._pricer.profile = self._calibrated if joint is None else learn(self._calibrated, joint)
         self._medians = {}
-        # Errors of tails and memory are of models that the fit excluded.
+        # Errors of tails and memory are cross-validated.
         excluded = {} if joint is None else held_out_predictions(self._calibrated, joint, memory=False)
         for metric in self._measured:
             pairs = []
@@ -103,7 +103,7 @@ class CostModel:
             self._corrections[metric] = correction(pairs, error=self._error(metric))
 
     def _joint(self, known: list[tuple[Design, Mapping[str, float]]]) -> Prepared | None:
-        """The measured designs, priced. Memory is left out: the price table was made with the calibrated fit."""
+        """The measured designs, priced. Memory is left out, because the price table uses the calibrated fit."""
         joint: Prepared | None = None
         for design, values in known:
             item = NotedMeasurement(design, self._workload, {k: v for k, v in values.items() if k != "peak_memory"})
@@ -114,12 +114,12 @@ class CostModel:
         return joint
 
     def _error(self, metric: str) -> float:
-        """Standard deviation of log(measured / predicted) in the profile's own check."""
+        """Standard deviation of log(measured / predicted), from the profile's stored errors."""
         checks, name = self.profile.checks, _check_name(metric)
         return checks.get(name, checks[name.removesuffix("_p99")]).spread
 
     def estimate(self, design: Design) -> CostEstimate:
-        """The estimate of the learnt profile, with every operator."""
+        """The estimate by the updated profile, with every operator."""
         prefill, decode = (lower(design, self._workload, phase) for phase in (Phase.PREFILL, Phase.DECODE))
         return estimate(design, prefill, decode, self._workload, self.profile)
 
@@ -129,7 +129,7 @@ class CostModel:
         return self._medians[design]
 
     def predict(self, design: Design) -> dict[str, Bounds]:
-        """Each metric's corrected value and its 90 % interval, which is wider above the sizes that were checked."""
+        """Each metric's corrected value and 90 % interval, which is wider above the sizes of calibrated models."""
         cost, size = self._uncorrected(design), stored_bytes(design, self._workload)
         predicted = {}
         for metric, known in self._corrections.items():
@@ -146,14 +146,14 @@ class CostModel:
         return {**predicted, "parameters": [count, count, count], **costs}
 
     def novelty(self, design: Design) -> float:
-        """Novelty of a design: 0 if it was measured, 1 far from all measured ones."""
+        """Novelty of a design: 0 if it was measured, 1 if it is far from all measured designs."""
         figures = prepare(self._calibrated, [NotedMeasurement(design, self._workload, {})]).tables
         residuals = self.profile.residuals
         found = [doubt(figures[p].figures, residuals[p.value])[0] for p in Phase if p.value in residuals]
         return float(max(found, default=AMPLITUDE)) / AMPLITUDE
 
     def metrics(self, rows: Rows) -> dict[str, NDArray[np.float64]]:
-        """Corrected free metrics of canonical rows, each (n,)."""
+        """Corrected metrics of canonical rows that need no training, each (n,)."""
         costs = self._table(rows)
         values = {"peak_memory": costs.peak_memory_bytes}
         for quantity, median in (("ttft", costs.ttft_s), ("tpot", costs.tpot_s)):

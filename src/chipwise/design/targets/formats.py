@@ -19,13 +19,13 @@ STORED: Mapping[str, Mapping[str, str]] = {
     "sglang": {"int4": "int4_g128"},
     "trtllm": {"int4": "int4_g128"},
 }
-"""``runtime -> format of a design -> format of its file there``; others keep their names."""
+"""Weight format of the file by runtime and the design's format; formats that are not listed keep their names."""
 
 
 def format_there(weights: str, runtime: str) -> str:
-    """The storage format of ``runtime`` for a design with ``weights``.
+    """Weight format in which ``runtime`` stores a design with ``weights``.
 
-    Layers may have formats of their own; see ``model/arch/formats.py``.
+    ``weights`` may name different formats for layers; see ``model/arch/formats.py``.
 
     Raises:
         Unsupported: The runtime has no such format.

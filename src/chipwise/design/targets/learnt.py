@@ -8,19 +8,19 @@ from collections.abc import Mapping, Sequence
 from chipwise.core.statistics import Z90
 from chipwise.design.targets.chance import Bounds, spread_of, value_of
 
-UNKNOWN_SPREAD = 0.6  # of ln(measured / predicted) where no interval was validated
-COMMON = 0.8  # part of the variance before any measurement that all designs on one device share
+UNKNOWN_SPREAD = 0.6  # standard deviation of ln(measured / predicted) without a validated interval
+COMMON = 0.8  # share of the prior variance that is common to all designs on a device
 
 
 class Learnt:
-    """Factors on predictions and their intervals, from measurements.
+    """Correction factors on predictions, and their intervals, from measurements.
 
-    Before a measurement ln(measured / predicted) has the variance s² of the prediction's interval, most of which is the
-    device's own and shared by all designs there. n measurements with mean m give the shared part the posterior of a
-    normal mean; the part of each design is estimated from what is left, counting its prior as two measurements.
+    The prior variance of ln(measured / predicted) is that of the prediction's interval, s². Most of it is common to all
+    designs on the device. n measurements with mean m give the common part the posterior of a normal mean; the variance
+    between designs is estimated from the residuals, with its prior counting as two measurements.
 
     Args:
-        pairs: By metric, predictions and what was measured of the same designs.
+        pairs: By metric, predictions and measurements of the same designs.
     """
 
     def __init__(self, pairs: Mapping[str, Sequence[tuple[Bounds, float]]]) -> None:
@@ -35,7 +35,7 @@ class Learnt:
         return math.exp(self._posterior[metric][0]) if metric in self._posterior else 1.0
 
     def corrected(self, metric: str, bounds: Bounds) -> Bounds:
-        """A corrected prediction; unchanged where nothing was measured."""
+        """A corrected prediction; unchanged if the metric was not measured."""
         value = bounds[0]
         if metric not in self._posterior or value is None:
             return bounds
@@ -45,7 +45,7 @@ class Learnt:
 
 
 def _posterior(pairs: Sequence[tuple[Bounds, float]]) -> tuple[float, float]:
-    """Mean and standard deviation of ln(measured / predicted) of the next design."""
+    """Posterior mean and standard deviation of ln(measured / predicted) for the next design."""
     logs, spreads = [], []
     for bounds, measured in pairs:
         logs.append(math.log(measured / value_of(bounds)))

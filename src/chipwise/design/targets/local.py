@@ -1,4 +1,4 @@
-"""Targets predicted by a calibration: this machine, or another one by its profile."""
+"""Targets predicted by a calibration: this machine, or another one with a stored profile."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from chipwise.hardware.device import MachineProfile
 from chipwise.model.arch.design import Design
 from chipwise.model.space.search_space import SearchSpace
 
-CALIBRATION_S, CALIBRATION_SHARE = 45.0, 0.2  # CPU seconds, and at most this share of the budget
-FAST = 0.7  # of the usual time of a calibration: what a fast machine takes
-CALIBRATION_TOKENS_PER_S = 100_000.0  # tokens of a budget per second of calibration
+CALIBRATION_S, CALIBRATION_SHARE = 45.0, 0.2  # CPU seconds, limited to this share of the budget
+FAST = 0.7  # duration on a fast machine, relative to the usual one
+CALIBRATION_TOKENS_PER_S = 100_000.0  # for budgets in tokens: tokens per second of calibration
 
 
 class CalibratedTarget(Benched, CostModel):
-    """A machine with a calibrated profile; it can measure if it is this machine.
+    """A machine with a calibrated profile; it can measure only if it is this machine.
 
     Args:
         spec: The run.
@@ -53,7 +53,7 @@ class CalibratedTarget(Benched, CostModel):
         return with_cold_limits(spec, self.profile)
 
     def spreads(self, designs: Sequence[Design]) -> Mapping[str, float]:
-        """Spreads of the first design; a calibration's hardly differ between designs."""
+        """Standard deviations for the first design; those of a calibration hardly differ between designs."""
         found = {metric: spread_of(bounds) for metric, bounds in self.predict(designs[0]).items()}
         return {metric: spread for metric, spread in found.items() if spread}
 
@@ -61,7 +61,7 @@ class CalibratedTarget(Benched, CostModel):
 def open_local(
     spec: RunSpec, space: SearchSpace, folder: RunFolder, on_detail: Callable[[str], None]
 ) -> CalibratedTarget:
-    """Opens this machine; calibrates it unless the run's folder has a calibration."""
+    """Opens this machine; calibrates it unless the run's folder has a profile."""
     profile = _calibrated(spec, space, folder, on_detail)
     return CalibratedTarget(spec, space, profile, Bench(spec, anchors=profile.reference_s))
 
@@ -69,7 +69,7 @@ def open_local(
 def open_profile(
     spec: RunSpec, space: SearchSpace, folder: RunFolder, on_detail: Callable[[str], None]
 ) -> CalibratedTarget:
-    """Opens a machine by a profile that ``chipwise calibrate --out`` wrote there.
+    """Opens a machine by a profile written there with ``chipwise calibrate --out``.
 
     Raises:
         SpecError: The file is missing or no profile; file and field are named.
@@ -101,7 +101,7 @@ def _calibrated(
 
 
 def least_calibration_s(spec: RunSpec, folder: RunFolder) -> float:
-    """CPU seconds that calibrating for a run takes at least on a fast machine; 0 if it is begun or not needed."""
+    """Least CPU seconds of calibration for a run, on a fast machine; 0 if it has begun or is not needed."""
     if not spec.target.local or folder.profile.exists() or folder.calibrating.exists():
         return 0.0
     nodes = spec.target.runtime in NODES_TIMED
@@ -110,7 +110,7 @@ def least_calibration_s(spec: RunSpec, folder: RunFolder) -> float:
 
 
 def _suitable_s(allowed: Allowance) -> float:
-    """CPU seconds of calibration for the size of a search: a share of its budget, or by its tokens."""
+    """Duration of calibration that suits a search: a share of its budget, or by its tokens."""
     if allowed.unit == "tokens":
         return allowed.total / CALIBRATION_TOKENS_PER_S
     return CALIBRATION_SHARE * allowed.total if allowed.whole else CALIBRATION_S

@@ -1,4 +1,4 @@
-"""Whether a runtime can serve the designs of a space: its file format must hold every choice."""
+"""Checks whether a runtime can serve the designs of a space: its file format must represent every choice."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from chipwise.model.space.space_spec import FFN_KINDS
 
 
 def check_space(space: SearchSpace, runtime: str) -> None:
-    """Checks that ``runtime`` has a weight format for each of the space's, and computes each of its blocks.
+    """Checks that ``runtime`` has all weight formats of the space and supports each of its blocks.
 
     Raises:
         Unsupported: It does not; the message names the choice.
@@ -39,7 +39,7 @@ def check_space(space: SearchSpace, runtime: str) -> None:
 
 
 def _smallest(space: SearchSpace, conv: str, kind: str, heads: int, kv_heads: int) -> ArchSpec:
-    """A design with one layer of these choices."""
+    """A design with one layer that has these choices."""
     spec = space.spec
     activation, gated = FFN_KINDS[kind]
     layer = Layer(

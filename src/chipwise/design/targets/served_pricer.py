@@ -28,24 +28,23 @@ from chipwise.predict.served.steps import PassTimes
 
 
 class ServedPricer:
-    """A device, its runtime and a plan as the pricer of a space; see
-    :class:`chipwise.design.prices.price_table.Pricer`.
+    """A :class:`chipwise.design.prices.price_table.Pricer` for a device with a runtime and a parallelism plan.
 
-    A pass has two columns: the seconds of its kernels and how many kernels it launches. On CPU cores it has a third:
-    the seconds of its bytes, of which caches save a part that depends on the whole pass. Where waiting prompts share a
-    pass, a prompt's pass has as many more, those of the shared one.
+    A pass has two columns: the seconds of its kernels and the number of kernels. On CPU cores there is a third: the
+    seconds of its memory traffic, of which caches save a part that depends on the whole pass. If waiting prompts share
+    a pass, a prompt's pass also has the columns of the shared pass.
 
     Args:
-        template: Device, runtime, KV-cache format, plan and lengths; its model and weights are not read.
-        device: The data sheet that the template names.
-        one_pass: Whether designs read an image or a request at once, and nothing follows.
+        template: A request with device, runtime, KV-cache format, plan and lengths; its model and weights are ignored.
+        device: Data sheet of the template's device.
+        one_pass: Whether a request is one pass, without generated tokens.
     """
 
     def __init__(self, template: Request, device: DeviceProfile, *, one_pass: bool = False) -> None:
         self._template, self.device = template, device
         self._known: dict[Op, tuple[Float64Array, Situation]] = {}
-        self._shared: dict[tuple[str, int], Setting] = {}  # of the first design with these weights and depth
-        self._lowered: dict[tuple[Setting, Step], tuple[PlacedOp, ...]] = {}  # of the previous design
+        self._shared: dict[tuple[str, int], Setting] = {}  # setting by weights and depth, from the first such design
+        self._lowered: dict[tuple[Setting, Step], tuple[PlacedOp, ...]] = {}  # kernels of the previous design
         self._constants = constants()
         self._in_flight = template.batch
         self._replica_batch = -(-template.batch // (template.deployment.dp * template.deployment.pp))
@@ -55,7 +54,7 @@ class ServedPricer:
         self._one_pass = one_pass
 
     def setting(self, design: Design) -> Setting:
-        """Setting of a served design.
+        """The serving setup of a design.
 
         Raises:
             Unsupported: The runtime has no such weight format, or is not written for the device.
@@ -67,7 +66,7 @@ class ServedPricer:
         return replace(self._shared[key], arch=design.arch)
 
     def request(self, design: Design) -> Request:
-        """The request that estimates ``design``."""
+        """The request whose estimate is that of ``design``."""
         weights = format_there(design.weights, str(self._template.deployment.runtime))
         return self._template.but(model=design.arch, device=self.device, weights=weights)
 
@@ -86,7 +85,7 @@ class ServedPricer:
     def latencies_s(
         self, prefill: Float64Array, decode: Float64Array, *, logits: Float64Array
     ) -> tuple[Float64Array, Float64Array]:
-        """Median TTFT and TPOT, (n,) each, as :func:`chipwise.predict.served.estimate.estimate` adds them up."""
+        """Median TTFT and TPOT, (n,) each, summed as in :func:`chipwise.predict.served.estimate.estimate`."""
         setting = next(iter(self._shared.values()))
         runtime, known = setting.runtime, self._constants
         host_s = known.host_step_s(runtime, sequences=0, tp=setting.plan.tp)
@@ -108,14 +107,14 @@ class ServedPricer:
         )
 
     def _spaced_s(self, columns: Float64Array, runtime: Runtime) -> Float64Array:
-        """Seconds of a pass on the device by its columns."""
+        """Seconds of a pass on the device, given its columns."""
         busy_s = columns[:, 0]
         if runtime.stack == CORES:
             busy_s = busy_s - cores.saved_s(columns[:, 2], self.device)
         return self._constants.spaced_s(busy_s, columns[:, 1], runtime)
 
     def stored_bytes(self, design: Design, workload: Workload) -> float:
-        """Weights and cache on the fullest device."""
+        """Bytes of weights and cache on the device that stores most."""
         setting = self.setting(design)
         prefill, decode = (self._parts(setting, step) for step in self._steps(design))
         memory = device_memory(
@@ -144,7 +143,7 @@ class ServedPricer:
         return CONTEXT_BYTES[self.device.kind]
 
     def _steps(self, design: Design) -> tuple[Step, Step]:
-        """The passes of a design: a prompt's and a token's, or one pass over all images or requests."""
+        """The passes of a design: those of a prompt and of a token, or one pass over all images or requests."""
         if not self._one_pass:
             return self._prefill(1), self._decode()
         arch = design.arch
@@ -172,7 +171,7 @@ class ServedPricer:
         return np.array(found)
 
     def _parts(self, setting: Setting, step: Step) -> tuple[PlacedOp, ...]:
-        """The kernels of a pass; the cache holds one design."""
+        """The kernels of a pass; caches the last design."""
         key = (setting, step)
         if key not in self._lowered:
             if len(self._lowered) > 8:
@@ -181,7 +180,7 @@ class ServedPricer:
         return self._lowered[key]
 
     def _times(self, setting: Setting, parts: tuple[PlacedOp, ...]) -> PassTimes:
-        """The times of a pass; each distinct kernel is priced once."""
+        """Times of the kernels of a pass; each distinct kernel is priced once."""
         new = list(dict.fromkeys(part.op for part in parts if part.op not in self._known))
         if new:
             calls = [Call(op=op, device=self.device, stack=setting.runtime.stack, rows=1) for op in new]
@@ -194,7 +193,7 @@ class ServedPricer:
 
 
 def _belongs(part: PlacedOp, layer: Layer | None) -> bool:
-    """Whether a kernel of a one-layer model is the layer's, or the head's where it is None; the embedding is both's."""
+    """Whether a kernel of a one-layer model belongs to ``layer`` (None: to the head); the embedding belongs to both."""
     if layer is None:
         return part.place == HEAD or isinstance(part.op, EmbeddingOp)
     return part.place != HEAD

@@ -1,4 +1,4 @@
-"""Targets known by a data sheet: predicted as by ``chipwise estimate``, corrected by measurements."""
+"""Targets described by a data sheet: predicted as by ``chipwise estimate``, corrected by measurements."""
 
 from __future__ import annotations
 
@@ -38,20 +38,20 @@ from chipwise.predict.served.estimate import cost_of, estimate_of
 from chipwise.predict.served.request import Request
 
 MEDIAN_OF_TAIL = {"ttft_p99": "ttft_p50", "tpot_p99": "tpot_p50"}
-SAMPLE = 48  # designs to whose estimates energy, and times as they were taught, are fitted
+SAMPLE = 48  # designs whose estimates are fitted for energy, and for times after teaching
 
 
 class SheetTarget(Benched):
-    """A device that is not here, in the runtime that will serve it.
+    """A device that cannot be reached from here, with the runtime that will serve.
 
     Args:
-        space: The designs.
-        device: The data sheet, with what a run states of power and price.
-        served: Runtime, KV-cache format and plan.
-        workload: Of the requests.
-        seed: Of the designs to which energy, and times as they were taught, are fitted.
-        energy: Whether rows are priced in watts and joules too, where the device lists its board power.
-        source: What teaches it, for the profile.
+        space: The space of designs.
+        device: The data sheet, with the run's power and price.
+        served: Runtime, KV-cache format and parallelism plan.
+        workload: Sizes of a request.
+        seed: Random seed of the designs that energy and taught times are fitted to.
+        energy: Whether to predict watts and joules too, if the device lists its board power.
+        source: Source of the measurements, for the taught profile.
         bench: Measures on the device; None if nothing is measured.
 
     Raises:
@@ -78,14 +78,14 @@ class SheetTarget(Benched):
         self._one_pass = space.spec.kind.one_pass
         if kind := space.spec.kind.off_sheets:
             raise Unsupported(
-                f"spaces of {kind} are priced on a calibrated machine alone, not on {device.title}; price a single "
+                f"spaces of {kind} can only be priced on a calibrated machine, not on {device.title}; price a single "
                 "model there with `chipwise estimate`, or search with target: {device: local}"
             )
         if self._one_pass and energy:
             raise Unsupported("watts and joules of one pass are not limited by a data sheet; limit ttft_p50 or memory")
         self._space, self._sheet = space, device
         self._workload, self._seed, self._energy, self._source = workload, seed, energy, source
-        self.device = device  # with what was taught
+        self.device = device  # with corrections from measurements
         template = Request(
             model="",
             deployment=Deployment(device=device, runtime=served.runtime, kv=served.kv, tp=served.tp, pp=served.pp),
@@ -104,10 +104,10 @@ class SheetTarget(Benched):
         self.limits = (Constraint(metric="peak_memory", op="<=", limit=device.usable_bytes, text=text),)
 
     def _require_one_law(self) -> None:
-        """Refuses a space whose designs are priced by two laws that are not comparable (whole runs and kernels).
+        """Refuses a space whose designs are predicted by two laws that are not comparable (whole runs and kernels).
 
         Raises:
-            Unsupported: It is one.
+            Unsupported: The space has designs of both kinds.
         """
         sample = self._space.sample(SAMPLE, np.random.default_rng([self._seed, 29]))
         asked = {image_law.answers(self._pricer.setting(self._space.design(row))) for row in sample}
@@ -133,10 +133,10 @@ class SheetTarget(Benched):
 
     @cached_property
     def _joules(self) -> Float64Array | None:
-        """Joules of a new token by the seconds of its share of the prompt's pass and of its step, (2,).
+        """Joules per new token for each second of its prompt's share and of its decode step, (2,).
 
-        None if the device lists no board power. Fitted to whole estimates of a sample of the space, as the device
-        is known now; decisions on single designs use their own estimates.
+        None if the device lists no board power. Fitted to full estimates of a sample of the space, with the current
+        corrections; decisions on single designs use the design's own estimate.
         """
         sample = self._space.sample(SAMPLE, np.random.default_rng([self._seed, 17]))
         rows, joules = [], []
@@ -147,14 +147,14 @@ class SheetTarget(Benched):
                 return None
             rows.append([found.ttft_s / self._workload.new_tokens, found.tpot_s])
             joules.append(energy.value)
-        scaled = np.array(rows) / np.array(joules)[:, None]  # relative errors count
+        scaled = np.array(rows) / np.array(joules)[:, None]  # so that least squares fits relative errors
         return nnls(scaled, np.ones(len(joules)))
 
     def metrics(self, rows: Rows) -> Mapping[str, Float64Array]:
         """Predicted metrics of canonical rows, each (n,)."""
         costs, workload = self._table(rows), self._workload
         ttft_s, tpot_s = costs.ttft_s, costs.tpot_s
-        if self.device.taught is not None or self._one_pass:  # laws of whole runs price images on many chips
+        if self.device.taught is not None or self._one_pass:  # images are predicted by laws of whole runs on many chips
             layers = self._space.values(rows, "depth").astype(float)
             ttft_s, tpot_s = (
                 each[0] * seconds + each[1] * layers + each[2]
@@ -168,7 +168,7 @@ class SheetTarget(Benched):
             "peak_memory": costs.peak_memory_bytes * self._learnt.factor("peak_memory"),
             "parameters": costs.parameters,
         }
-        if self.measures:  # a P99 is at least the P50
+        if self.measures:  # P99 is at least P50
             found |= {
                 name: max(1.0, self._learnt.factor(name)) * found[median] for name, median in MEDIAN_OF_TAIL.items()
             }
@@ -214,13 +214,13 @@ class SheetTarget(Benched):
         for metric in each[0]:
             value, *ends = (found.get(metric) for found in each)
             low, high = sorted(end for end in ends if end is not None) if None not in ends else (None, None)
-            known[metric] = (value, low, high)  # rates fall as times rise
+            known[metric] = (value, low, high)  # rates fall when times rise
         if "joules_per_token" in known:
             known["power"] = self._power(known, workload.new_tokens * workload.batch)
         return {metric: list(bounds) for metric, bounds in known.items()}
 
     def _tails(self, known: Mapping[str, Bounds]) -> dict[str, Bounds]:
-        """P99s as the medians times the measured ratio; none without one, since data sheets have no tails."""
+        """P99s as medians times measured ratios; none without measurements, because data sheets have no tails."""
         found: dict[str, Bounds] = {}
         for name, median in MEDIAN_OF_TAIL.items():
             if median not in known:
@@ -235,7 +235,7 @@ class SheetTarget(Benched):
         return found
 
     def _power(self, known: Mapping[str, Bounds], tokens: int) -> Bounds:
-        """Mean watts: joules over seconds. Both intervals hold the error of the time, so the energy's own is left."""
+        """Mean watts: joules divided by seconds. The error of the time cancels, so only that of the energy remains."""
         request_s = value_of(known["ttft_p50"]) + (self._workload.new_tokens - 1) * value_of(known["tpot_p50"])
         watts = value_of(known["joules_per_token"]) * tokens / request_s
         whole, time = spread_of(known["joules_per_token"]), spread_of(known["tpot_p50"])
@@ -245,7 +245,7 @@ class SheetTarget(Benched):
         return (watts, watts * math.exp(-half), watts * math.exp(half))
 
     def spreads(self, designs: Sequence[Design]) -> Mapping[str, float]:
-        """The largest of the designs', by metric; metrics without an interval are absent."""
+        """Largest standard deviation over the designs, by metric; metrics without an interval are missing."""
         found: dict[str, float] = {}
         for design in designs:
             for metric, bounds in self.predict(design).items():
@@ -255,13 +255,13 @@ class SheetTarget(Benched):
         return found
 
     def novelty(self, design: Design) -> float:
-        """1 until something was measured there, then 0."""
+        """1 until something was measured on the device, then 0."""
         return 1.0 if self.device.taught is None and not self._learnt.knows("ttft_p50") else 0.0
 
     def learn(self, measured: Iterable[tuple[Design, Mapping[str, float]]]) -> None:
-        """Learns from all measurements of the run so far; replaces earlier corrections.
+        """Updates predictions with all measurements of the run so far; replaces earlier corrections.
 
-        Medians teach the machine as ``chipwise teach`` does; memory, a token's energy, and each P99 over its P50 get
+        Medians are fitted as by ``chipwise teach``. Memory, energy per token, and the ratio of each P99 to its P50 get
         one factor each.
         """
         needed = {"ttft_p50"} if self._one_pass else {"ttft_p50", "tpot_p50"}
@@ -270,7 +270,7 @@ class SheetTarget(Benched):
         self.device = self._sheet
         if not known:
             return
-        if self._one_pass:  # rows that teach a machine are of generated tokens
+        if self._one_pass:  # taught rows are of generated tokens
             self._learnt = Learnt({**self._pairs(known, "ttft_p50", "peak_memory"), **_tail_pairs(known)})
             return
         rows = [self._row(i, design, values) for i, (design, values) in enumerate(known)]
@@ -290,7 +290,7 @@ class SheetTarget(Benched):
         return pairs
 
     def _forget(self) -> None:
-        """Clears cached results of the device before a change."""
+        """Clears cached predictions before the device changes."""
         self._learnt, self._scale, self._estimates = Learnt({}), None, {}
         self.__dict__.pop("_joules", None)
 
@@ -310,9 +310,9 @@ class SheetTarget(Benched):
         )
 
     def _taught_scale(self) -> Float64Array:
-        """Factors on data-sheet seconds, a kernel and a pass of TTFT and TPOT after teaching, (2, 3).
+        """Factors on data-sheet seconds, kernels and passes of TTFT and TPOT after teaching, (2, 3).
 
-        Fitted to the estimates of a sample of the space; decisions on single designs use their own estimates.
+        Fitted to the estimates of a sample of the space; decisions on single designs use the design's own estimate.
         """
         if self._scale is None:
             sample = self._space.sample(SAMPLE, np.random.default_rng([self._seed, 23]))
@@ -332,14 +332,14 @@ class SheetTarget(Benched):
         return self._scale
 
     def estimate(self, design: Design) -> CostEstimate:
-        """The estimate of a design, kernel by kernel, whether it fits or not."""
+        """The estimate of a design, kernel by kernel, even if it does not fit in memory."""
         if design not in self._estimates:
             self._estimates[design] = estimate_of(cost_of(self._pricer.request(design).but(device=self.device)), 0)
         return self._estimates[design]
 
 
 def _tail_pairs(known: Sequence[tuple[Design, Mapping[str, float]]]) -> dict[str, list[tuple[Bounds, float]]]:
-    """Measured tails over the medians that were measured with them."""
+    """Measured tails and the medians measured with them."""
     return {
         name: [((values[median], None, None), values[name]) for _, values in known if name in values]
         for name, median in MEDIAN_OF_TAIL.items()
@@ -350,13 +350,13 @@ def open_sheet(spec: RunSpec, space: SearchSpace, folder: RunFolder, on_detail: 
     """A device known by its data sheet or by a taught profile.
 
     Raises:
-        SpecError: The runtime cannot serve designs of the space; names the field.
+        SpecError: The runtime cannot serve designs of the space; the message names the field.
     """
     return sheet_target(spec, space)
 
 
 def open_ssh(spec: RunSpec, space: SearchSpace, folder: RunFolder, on_detail: Callable[[str], None]) -> SheetTarget:
-    """A machine that is measured over ssh and predicted by the data sheet that the run names."""
+    """Opens a machine that is measured over ssh and predicted by the data sheet in ``target.like``."""
     host = spec.target.device.removeprefix("ssh:")
     return sheet_target(spec, space, Bench(spec, host=host))
 
@@ -384,12 +384,12 @@ def sheet_target(spec: RunSpec, space: SearchSpace, bench: Bench | None = None) 
 
 
 def needs_energy(wanted: Iterable[Constraint | Objective]) -> bool:
-    """Whether a limit or an objective is one on watts or joules."""
+    """Whether a limit or an objective is on watts or joules."""
     return any(item.metric in POWER_METRICS for item in wanted)
 
 
 def stated(target: TargetSpec) -> DeviceProfile:
-    """A target's data sheet with the run's power and price, and one CPU core per thread."""
+    """A target's data sheet with the run's power and price, and with one CPU core per thread."""
     sheet = target.named_sheet()
     if on_device(runtime_named(target.runtime), sheet).stack == CORES:
         sheet = with_cores(sheet, target.threads)

@@ -1,4 +1,4 @@
-"""Limits on sustained speed, which are stated for a hot machine and checked on a cold one.
+"""Limits on sustained speed: stated for a hot machine, checked on a cold one.
 
 ``tpot_sustained: <= 3 ms`` on a machine that keeps two thirds of its speed is ``tpot_p50: <= 2 ms`` as it is measured.
 """
@@ -17,7 +17,7 @@ SUSTAINED = "tpot_sustained"
 
 
 def with_cold_limits(spec: RunSpec, profile: MachineProfile) -> RunSpec:
-    """``spec`` with its limits on sustained speed as limits on the cold median.
+    """``spec`` with limits on sustained speed converted to limits on the cold median.
 
     Raises:
         Unsupported: A limit needs sustained load, and the machine was never observed under sustained load.
@@ -33,7 +33,7 @@ def with_cold_limits(spec: RunSpec, profile: MachineProfile) -> RunSpec:
 
 
 def cold(constraints: Mapping[str, object], thermal: Thermal) -> dict[str, object]:
-    """``constraints`` with those on sustained speed restated for a cold machine."""
+    """``constraints`` with limits on sustained speed converted to a cold machine."""
     rest = {name: value for name, value in constraints.items() if name != SUSTAINED}
     restated: list[object] = []
     for limit in parse_constraints({SUSTAINED: constraints[SUSTAINED]}):

@@ -23,7 +23,7 @@ from chipwise.errors import MeasurementError
 from chipwise.model.arch.design import Design
 from chipwise.model.space.search_space import Rows, SearchSpace
 
-SPREAD_DESIGNS = 16  # designs of the space from which the width of intervals is read
+SPREAD_DESIGNS = 16  # designs of the space for estimating the width of intervals
 
 TARGETS = Table(
     "target",
@@ -35,15 +35,15 @@ TARGETS = Table(
         "sheet": "chipwise.design.targets.sheet:open_sheet",
     },
 )
-"""``open(spec, space, folder, on_detail) -> Target`` by the kind of device that ``target.device`` names."""
+"""``open(spec, space, folder, on_detail) -> Target`` by kind of device in ``target.device``."""
 
 
 class Target(Protocol):
-    """A device with a runtime, as a search sees it. Metrics are named as in ``design/limits.py``, in SI units."""
+    """A device with a runtime, as a search uses it. Metrics are named as in ``design/limits.py``, in SI units."""
 
     @property
     def measures(self) -> bool:
-        """Whether exported models can be measured there now; else everything stays a prediction."""
+        """Whether exported models can be measured there now; otherwise there are only predictions."""
         ...
 
     @property
@@ -57,10 +57,10 @@ class Target(Protocol):
         ...
 
     def with_sustained_limits(self, spec: RunSpec) -> RunSpec:
-        """``spec`` with its limits on sustained speed as limits on the cold median.
+        """``spec`` with limits on sustained speed converted to limits on the cold median.
 
         Raises:
-            Unsupported: There is such a limit, and nothing is known of the device under sustained load.
+            Unsupported: There is such a limit, and the device's behaviour under sustained load is unknown.
         """
         ...
 
@@ -69,38 +69,38 @@ class Target(Protocol):
         ...
 
     def predict(self, design: Design) -> dict[str, Bounds]:
-        """Each metric's predicted value and the ends of its 90 % interval, None if no interval was validated."""
+        """Predicted value and 90 % interval of each metric; bounds are None if no interval was validated."""
         ...
 
     def spreads(self, designs: Sequence[Design]) -> Mapping[str, float]:
-        """The standard deviation of ln(measured / predicted) by metric for similar designs."""
+        """Standard deviation of ln(measured / predicted) by metric, for designs like these."""
         ...
 
     def novelty(self, design: Design) -> float:
-        """Novelty of a design: 0 if it was measured, 1 far from all measured ones."""
+        """Novelty of a design: 0 if it was measured, 1 if it is far from all measured designs."""
         ...
 
     def learn(self, measured: Iterable[tuple[Design, Mapping[str, float]]]) -> None:
-        """Learns from all measurements of the run so far; replaces earlier corrections."""
+        """Updates predictions with all measurements of the run so far; replaces earlier corrections."""
         ...
 
     def measure(self, design: Design, folder: Path) -> Measurement:
         """Measures a design with random weights.
 
         Raises:
-            MeasurementError: It hangs, crashes, takes too much memory, or the target cannot measure.
+            MeasurementError: The design hangs, crashes or needs too much memory, or the target cannot measure.
         """
         ...
 
     def alternately(self, paths: list[Path]) -> list[Measurement | MeasurementError]:
-        """Measures exported files in turns; errors in their places."""
+        """Measures exported files in alternation; a failed file has its error as result."""
         ...
 
 
 def limits_on_predictions(spec: RunSpec, space: SearchSpace, target: Target) -> tuple[Constraint, ...]:
-    """The run's limits and the device's own, for screening; on values alone where measurements decide, else tightened.
+    """The run's and the device's limits for screening. Without measurements they are tightened by the run's confidence.
 
-    A tightened limit is one on the predicted value that leaves the limit itself the run's confidence.
+    A predicted value that keeps a tightened limit keeps the original limit with the run's confidence.
     """
     limits = (*spec.limits, *target.limits)
     if target.measures:
@@ -109,13 +109,13 @@ def limits_on_predictions(spec: RunSpec, space: SearchSpace, target: Target) -> 
 
 
 def spreads_in(space: SearchSpace, target: Target, *, seed: int) -> Mapping[str, float]:
-    """The spreads that ``target`` has for a few designs of ``space``, by metric."""
+    """The target's :meth:`Target.spreads` for a few designs of ``space``."""
     sample = space.sample(SPREAD_DESIGNS, np.random.default_rng([seed, 19]))
     return target.spreads([space.design(row) for row in sample])
 
 
 def kind_of(device: str) -> str:
-    """The row of ``TARGETS`` that opens ``device``."""
+    """The key in ``TARGETS`` for ``device``."""
     if device == "local":
         return "local"
     if device.startswith("ssh:"):
@@ -126,13 +126,13 @@ def kind_of(device: str) -> str:
 def open_target(
     spec: RunSpec, space: SearchSpace, folder: RunFolder, on_detail: Callable[[str], None] = lambda detail: None
 ) -> Target:
-    """The target of a run. Its calibration is stored in the run's folder.
+    """Opens the target of a run. Its calibration is stored in the run's folder.
 
     Args:
         spec: The run.
         space: Its space.
         folder: Its folder.
-        on_detail: Called with what is being done, where opening takes long.
+        on_detail: Called with a description of the current step, if opening takes long.
 
     Raises:
         UnknownName: There is no such device or runtime.

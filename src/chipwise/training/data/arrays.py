@@ -156,7 +156,7 @@ class LabelledArrays(ArrayDataset):
     def require_fit(self, arch: ArchSpec) -> None:
         """Raises InputError if the model's number of classes or input shape differs from the data's."""
         if arch.outputs != len(self.classes):
-            raise InputError(f"the model tells {arch.outputs} classes apart, the data has {len(self.classes)}")
+            raise InputError(f"the model has {arch.outputs} classes, the data has {len(self.classes)}")
         shape = arch.stem.shape
         if shape != self.train[0].shape[1:]:
             raise InputError(f"the model reads examples of {shape}, the data has {self.train[0].shape[1:]}")

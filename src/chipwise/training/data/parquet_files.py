@@ -36,7 +36,7 @@ def read_columns(path: Path, columns: Sequence[str]) -> list[list[Any]]:
             table = file.read(columns=list(columns))
             found = [table.column(name).to_pylist() for name in columns]
     except (pyarrow.ArrowException, ValueError, OSError, KeyError, TypeError, MemoryError) as error:
-        raise DataError(f"{path}: not a whole Parquet file with {', '.join(columns)}: {error}") from None
+        raise DataError(f"{path}: not a complete Parquet file with {', '.join(columns)}: {error}") from None
     if not found[0]:
         raise DataError(f"{path}: holds no rows")
     return found

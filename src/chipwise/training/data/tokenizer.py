@@ -195,9 +195,7 @@ def load_tokenizer(path: str | Path) -> Tokenizer:
     except Exception as error:  # the library raises plain Exception
         place = re.search(r" at line \d+ column \d+", str(error))
         broken = f"broken{place[0] if place else ''}"
-        raise DataError(
-            f"{path}: holds no tokenizer ({broken}); restore it, or delete it where a run made it"
-        ) from None
+        raise DataError(f"{path}: holds no tokenizer ({broken}); restore it; if a run created it, delete it") from None
 
 
 def _check_size(vocab_size: int) -> None:

@@ -174,7 +174,7 @@ def divide(name: str, items: Iterable[tuple[Item, str | None]], *, kind: Kind, s
     labels = {item.label for item in parts["train"]}
     if len(labels) < 2:
         one = f"the only label is {min(labels)!r}" if labels else "no item is left to learn from"
-        raise DataError(f"{source}: {one}; a task needs at least two labels among the items that are learnt from")
+        raise DataError(f"{source}: {one}; a task needs at least two labels among its training items")
     if len(parts["test"]) < FEWEST_HELD_OUT:
         raise DataError(
             f"{source}: {len(parts['test'])} items would be held out, at least {FEWEST_HELD_OUT} are needed to tell "
@@ -227,7 +227,7 @@ def _csv_rows(path: Path, text: str) -> Iterator[tuple[int, Mapping[str, object]
         for row in reader:
             if None in row:  # an unquoted text with a comma: its rest would become the label
                 raise DataError(
-                    f"{path}: line {reader.line_num}: more columns than the head has; put a text with commas in quotes"
+                    f"{path}: line {reader.line_num}: more columns than the header; put a text with commas in quotes"
                 )
             yield reader.line_num, row
     except csv.Error as error:
@@ -252,7 +252,7 @@ def _question(path: Path, line: int, row: Mapping[str, object]) -> ChoiceQuestio
     words = tuple(str(option) for option in options)
     if isinstance(answer, str):
         if answer not in words:
-            raise DataError(f"{path}: line {line}: the answer {answer!r} is none of the options")
+            raise DataError(f"{path}: line {line}: the answer {answer!r} is not one of the options")
         answer = words.index(answer)
     if not isinstance(answer, int) or isinstance(answer, bool):
         raise DataError(f"{path}: line {line}: the answer must be an option or its number from 0")

@@ -79,7 +79,7 @@ def evaluate_task(
         TrainingDiverged: The loss of the tuned copy was no longer finite.
     """
     if (task.kind == "choice") != (method == "likelihood") and method is not None:
-        raise InputError(f"{task.name} is {task.kind}; the method {method!r} does not go with it")
+        raise InputError(f"{task.name} is {task.kind}; the method {method!r} does not apply to it")
     if task.kind == "choice":
         _check(model, tokenizer)
         return _answered(task, [_likeliest(model, tokenizer, question) for question in task.questions])

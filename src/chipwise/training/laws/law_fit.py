@@ -213,7 +213,7 @@ def _shape(row: Mapping[str, str], folder: Path) -> Shapes:
     width, depth, parameters = (_number(row, name) for name in ("width", "depth", "parameters"))
     layers = parameters - 2 * width * _number(row, "vocab_size", VOCABULARY)
     if layers <= 0:
-        raise SpecError(f"leaves no parameters for the layers beside two tables of {width:g}", field="parameters")
+        raise SpecError(f"leaves no parameters for the layers after two tables of width {width:g}", field="parameters")
     share = _number(row, "ffn_share", GATED_SHARE * layers / (depth * width**2))
     queries = _number(row, "queries_per_kv", 2.0)
     return Shapes(least=layers, most=layers, width=width, depth=depth, ffn_share=share, queries_per_kv=queries)

@@ -38,7 +38,7 @@ class Progress:
     cpu_s: float = 0.0
     decay_from: float | None = None  # CPU seconds at which this run began to decay the learning rate
     rate_scale: float = 1.0  # factor on the learning rates, halved after a divergence
-    loss: float = math.nan  # of recent training batches, smoothed
+    loss: float = math.nan  # loss of recent training batches, smoothed
     precision: Precision  # precision of matrix products; fixed for a training
     curve: list[CurvePoint] = field(default_factory=list)
 

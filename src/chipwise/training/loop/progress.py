@@ -12,7 +12,7 @@ class Update:
     cpu_s: float
     cpu_budget_s: float | None  # None if the budget is in steps
     tokens: int
-    loss: float | None  # of recent training batches
+    loss: float | None  # loss of recent training batches
     share: float  # share of the budget that is spent
 
 

@@ -58,5 +58,5 @@ def trained(folder: str | Path) -> tuple[ArchSpec, Path]:
         if best is None or tokens > best[0]:
             best = tokens, from_data(found["whole"], file=str(path)), weights
     if best is None:
-        raise SpecError("holds no finished training of shared weights (quality: supernet)", file=str(home))
+        raise SpecError("contains no finished training of shared weights (quality: supernet)", file=str(home))
     return best[1], best[2]

@@ -32,7 +32,7 @@ class Metric:
     more_is_better: bool = False  # whether higher displayed values are better
     short: str = ""  # name in tables; the title unless given
     seed_sd: float = 0.06
-    """Standard deviation of the logarithm of losses by seed alone.
+    """Standard deviation of the logarithm of losses between seeds.
 
     The default is that of small image and sound classifiers: 0.05 over six seeds of 39 thousand parameters and 0.058
     over five, trained for ten seconds each on a busy machine.
@@ -40,7 +40,7 @@ class Metric:
 
     least_share: float = 1 / 9  # share of a full training from which losses distinguish shapes
     of: Callable[[Mapping[str, object], Request], Any | None] | None = None
-    """Of a derived metric: its value by those of costs (numbers or arrays) and by the request; None if unknown."""
+    """For a derived metric: computes its value from costs (numbers or arrays) and the request; None if unknown."""
     requires: str = ""  # for a derived metric: what a request must contain
 
     @property

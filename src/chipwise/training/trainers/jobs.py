@@ -193,7 +193,7 @@ class JobsTrainer(BaseTrainer):
         fields = ("failed",) if found.data.get("failed") else ("values", "training")
         whole = all(isinstance(found.data.get(name), dict) for name in fields)
         if found.data.get("schema") != RESULT_SCHEMA or not whole:
-            raise InputError(f"{written.result}: holds no result of a job; {again}")
+            raise InputError(f"{written.result}: is not a result of a job; {again}")
         if found.data.get("identity") != written.identity:
             raise InputError(f"{written.result}: is the result of another run file, text or chipwise version; {again}")
         return found
@@ -222,7 +222,7 @@ def read_result(path: Path) -> Record:
     except InputError:
         raise InputError(f"{path}: cannot be read (half a copy?); bring it back again, or run its job again") from None
     if not isinstance(found, dict):
-        raise InputError(f"{path}: holds no result of a job; bring it back again, or run its job again")
+        raise InputError(f"{path}: is not a result of a job; bring it back again, or run its job again")
     return Record.of(found, file=str(path))
 
 

@@ -187,7 +187,7 @@ def changed(tokenizer: Tokenizer, **parts: object) -> dict:
                 Tokenizer(models.BPE({"a": 0}, [])),
                 pre_tokenizer={"type": "Split", "pattern": {"Regex": LLAMA_3}, "behavior": "Removed"},
             ),
-            "drops what it splits at",
+            "drops separators of words",
         ),
         (
             changed(Tokenizer(models.BPE({"a": 0}, [])), normalizer={"type": "Lowercase"}),

@@ -287,7 +287,7 @@ def test_folders_that_hold_no_model(tmp_path) -> None:
         load_pretrained(tmp_path)
     save_pretrained(toy_arch(), shaken(toy_arch(), seed=0).state_dict(), None, tmp_path)
     (tmp_path / "model.safetensors").write_bytes(b"not tensors at all")
-    with pytest.raises(SpecError, match="not a whole safetensors file"):
+    with pytest.raises(SpecError, match="not a complete safetensors file"):
         load_pretrained(tmp_path)
     integers = {name: value.numpy() for name, value in shaken(toy_arch(), seed=0).state_dict().items()}
     integers["norm.weight"] = integers["norm.weight"].astype(np.int64)

@@ -85,7 +85,7 @@ def test_parts_of_a_gguf_file_by_hand(tmp_path: Path) -> None:
     apart = ARCH.with_tied(False)
     source = replace(source, arch=apart, weights=random_weights(apart, seed=0))
     (tmp_path / "tokenizer.model").touch()
-    assert "tokenizer.model alone" in write_gguf(source, Design(arch=apart), tmp_path)[1][0]
+    assert "has only tokenizer.model" in write_gguf(source, Design(arch=apart), tmp_path)[1][0]
     found = told(groups_of_gguf(tmp_path / "model.gguf"))
     assert found["token table"] == found["head"] == ("", "F32", 64 * 32, 4 * 64 * 32)
     again = Source.read(tmp_path / "model.gguf")
@@ -97,7 +97,7 @@ def test_what_can_hold_a_model() -> None:
     plain = replace(ARCH, layers=(replace(ARCH.layers[0], ffn=FeedForward(width=64, gated=False)),) * 3)
     assert holding(plain) == ["hf", "onnx"]
     check_held(plain, "onnx")
-    with pytest.raises(Unsupported, match=r"feed-forward of plain silu.*; --to hf or --to onnx can hold it"):
+    with pytest.raises(Unsupported, match=r"feed-forward of plain silu.*; use --to hf or --to onnx"):
         check_held(plain, "gguf")
     assert holding(resolve("bert-base-uncased")) == ["hf", "onnx"]
 

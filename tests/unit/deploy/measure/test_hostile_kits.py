@@ -104,9 +104,9 @@ def test_what_was_imported_before_is_said(home: Path, sound: Any) -> None:
     (home / "r.json").write_text(json.dumps(sound))
     assert chipwise.import_measurements(home / "r.json").new == 1
     again = chipwise.import_measurements(home / "r.json")
-    assert (again.new, again.notes) == (0, ("1 measurement was here already",))
+    assert (again.new, again.notes) == (0, ("1 measurement was already stored",))
     MeasurementStore().export(home / "lines.jsonl")
-    assert chipwise.import_measurements(home / "lines.jsonl").notes == ("1 measurement was here already",)
+    assert chipwise.import_measurements(home / "lines.jsonl").notes == ("1 measurement was already stored",)
     line = (home / "lines.jsonl").read_text().replace("Board, 4 cores", "B\\u001b[2J")
     (home / "lines.jsonl").write_text(line)
     with pytest.raises(InputError, match=r"line 1: device: .* cannot be printed"):
@@ -150,7 +150,7 @@ def test_the_script_names_a_damaged_list(change: dict[str, Any], home: Path, sou
         kit_script._read_kit(home)
 
 
-@pytest.mark.parametrize(("out", "says"), [("/dev/full", "this is no file"), ("no/such/r.json", "there is no folder")])
+@pytest.mark.parametrize(("out", "says"), [("/dev/full", "is not a file"), ("no/such/r.json", "there is no folder")])
 def test_the_script_writes_beside_no_device(out: str, says: str) -> None:
     with pytest.raises(kit_script.KitError, match=says):
         kit_script._free_name(Path(out))

@@ -77,7 +77,7 @@ def test_a_phone_tells_its_power_by_its_battery_when_unplugged(tmp_path: Path) -
         (battery(current_now=1500), "too little for a device that works"),  # milliamperes
         (
             {"sys/class/power_supply/battery/type": "Battery", "sys/class/power_supply/battery/status": "Discharging"},
-            "does not tell",
+            "may not read current and voltage",
         ),
         ({"sys/class/powercap/intel-rapl:0/energy_uj": ""}, "only an administrator"),
     ],

@@ -116,8 +116,8 @@ def test_a_bad_row_says_why_and_the_others_are_used(line: str, says: str, tmp_pa
     [
         ("", "holds no rows"),
         ("model,total_s\n", "holds no rows"),
-        ("model,speed\ngpt2,1\n", "no column holds a time or a rate"),
-        ("name,total_s\ngpt2,1\n", "no column says which model"),
+        ("model,speed\ngpt2,1\n", "no column has a time or a rate"),
+        ("name,total_s\ngpt2,1\n", "no column names the model"),
         ("model,latency\ngpt2,35\n", "has no unit"),
         ("model,total_s\nnonsense,1\n", "none of 1 row can be used; line 2"),
         ("model,model,total_s\ngpt2,gpt2,1\n", "twice"),

@@ -85,7 +85,7 @@ def test_the_margin_is_what_the_fleet_has_beyond_what_the_prediction_needs() -> 
     assert finder.holding.fewest(candidate, 0.0, limits) == option.needed_devices
     assert finder.holding.fewest(candidate, finder.z, limits) == option.devices
     assert f"the prediction needs {option.needed_devices}" in option.headline()
-    assert ("times as many for certainty" in option.headline()) is (option.margin >= MUCH)
+    assert ("times as many are needed for certainty" in option.headline()) is (option.margin >= MUCH)
 
 
 def test_two_pools_say_what_the_prediction_needs_of_their_arrangements() -> None:

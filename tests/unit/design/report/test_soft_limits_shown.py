@@ -69,7 +69,7 @@ def test_what_no_counter_measured_is_told_as_predicted() -> None:
     record = dataclasses.replace(record, trials=trials)
     assert status(record) == ["expected", "met"]
     text = card(record)
-    assert "Energy: 1 J (expected, at the power that the run's file states)" in text
+    assert "Energy: 1 J (expected, at the power in the run file)" in text
     price = re.search(r"Price: \\\$([\d.]+) per million input tokens, \\\$([\d.]+) per million output tokens", text)
     assert price is not None
     read, written = (float(each) for each in price.groups())

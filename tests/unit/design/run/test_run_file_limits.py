@@ -32,7 +32,7 @@ def spec_with(path: str, value: object) -> Any:
         ("space.depth", [10**6], "at most 128 layers"),
         ("space.depth", [1, 1], "a value is listed twice"),
         ("space.d_model", list(range(8, 16_008, 8)), "lists 2,000 values; at most 1,000 may be listed"),
-        ("space.weights", ["fp32", "fp16"], "judged and exported in fp32, int8, int4, not in fp16"),
+        ("space.weights", ["fp32", "fp16"], "evaluated and exported in fp32, int8, int4, not in fp16"),
         ("space.d_model", [10**40], "at most 1,000,000,000"),
     ],
 )
@@ -67,5 +67,5 @@ def test_limits_on_other_devices_are_on_metrics_of_their_own() -> None:
 
 
 def test_a_limit_that_a_data_sheet_cannot_answer_is_refused() -> None:
-    with pytest.raises(SpecError, match=r"targets\[0\].constraints.tpot_p99: no data sheet has it"):
+    with pytest.raises(SpecError, match=r"targets\[0\].constraints.tpot_p99: no sheet predicts it"):
         run_spec({**PLAIN, "targets": [{"device": "l4", "constraints": {"tpot_p99": "<= 1 s"}}]}, file="toy.yaml")

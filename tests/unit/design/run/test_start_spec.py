@@ -80,7 +80,7 @@ def test_a_name_must_be_able_to_name_a_folder(name: str) -> None:
         ({"target": {"power": "15 W"}}, "target.power: cuts are not evaluated by it"),
         ({"target": {"price": "1 USD/h"}}, "target.price: cuts are not evaluated by it"),
         ({"quality": "proxy"}, "quality.method: 'proxy' trains from scratch"),
-        ({"search": "exact", "quality": "supernet"}, "search: an exact choice judges block by block"),
+        ({"search": "exact", "quality": "supernet"}, "search: an exact choice evaluates single blocks"),
         ({"widths": []}, "widths: shares above 0"),
         ({"widths": [1.0, 0.0], "search": "shared"}, "widths: shares above 0"),
         ({"widths": [1.5], "search": "shared"}, "widths: shares above 0"),
@@ -102,7 +102,7 @@ def test_a_name_must_be_able_to_name_a_folder(name: str) -> None:
         ({"constraints": {"bits_per_byte": "<= 2"}}, "constraints: limit one of ttft_p50, ttft_p99"),
         ({"constraints": {}}, "constraints: limit one of ttft_p50, ttft_p99"),
         ({"constraints": {"ttft_p50": "<= 0 % of original"}}, "constraints.ttft_p50: the share must be positive"),
-        ({"space": {}}, "space: contradicts start_from: what can be cut follows from the model"),
+        ({"space": {}}, "space: contradicts start_from: the model in start_from determines"),
         ({"targets": []}, "targets: contradicts start_from"),
         (
             {"task": "vision"},
@@ -150,7 +150,7 @@ def test_the_model_is_a_folder_beside_the_file_or_inside_a_package() -> None:
 
 def test_a_decoder_keeps_prompt_and_answer_and_has_no_rank_correlation_of_its_own() -> None:
     spec().require_kind(DECODER)  # 8 + 4 = 12 positions
-    with pytest.raises(SpecError, match=r"workload: needs 12 tokens, .* keeps 11"):
+    with pytest.raises(SpecError, match=r"workload: needs 12 tokens, .* has 11"):
         spec().require_kind(replace(DECODER, max_tokens=11))
     asked = spec(constraints={"ttft_p50": "<= 1 ms", "spearman@original": ">= 0.5"})
     with pytest.raises(SpecError, match="only valid for encoders"):

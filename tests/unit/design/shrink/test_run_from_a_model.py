@@ -252,7 +252,7 @@ def test_models_and_texts_that_cannot_be_used(tmp_path, clock) -> None:
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({"space": {"d_model": [32]}}, r"space: contradicts start_from: .* What may be given: widths .* weights"),
+        ({"space": {"d_model": [32]}}, r"space: contradicts start_from: .* Allowed: widths .* weights"),
         ({"objectives": {"tpot_p50": "minimize"}}, "objectives: contradicts start_from"),
         ({"constraints": {}}, "constraints: limit one of ttft_p50"),
         ({"constraints": {"accuracy@mine": ">= 90 %"}}, "'mine' is not among tasks"),
@@ -261,7 +261,7 @@ def test_models_and_texts_that_cannot_be_used(tmp_path, clock) -> None:
         ({"constraints": {"tpot_sustained": "<= 1 ms"}}, "cuts are not evaluated by it"),
         ({"constraints": {"ttft_p50": ">= 1 ms"}}, "only the most can be limited"),
         ({"quality": "short-training"}, r"quality\.method: 'short-training' trains from scratch"),
-        ({"search": "exact", "quality": "supernet"}, "search: an exact choice judges block by block"),
+        ({"search": "exact", "quality": "supernet"}, "search: an exact choice evaluates single blocks"),
         ({"search": "evolution"}, "search: 'evolution' is not one of these"),
         ({"widths": [0.5, 1.0]}, "widths: only the search over shared weights"),
         ({"weights": "int9"}, "weights: unknown format 'int9'; did you mean 'int8'"),

@@ -64,7 +64,7 @@ def test_errors_name_what_is_missing() -> None:
     part = [Option(loss=0.0, costs={"s": 2.0})]
     with pytest.raises(Infeasible, match="s: at least 4 is needed, the limit is 3"):
         choose([part, part], {"s": 3.0})
-    with pytest.raises(InputError, match="does not say its bytes"):
+    with pytest.raises(InputError, match="lacks its bytes"):
         choose([part], {"bytes": 3.0})
     with pytest.raises(InputError, match="part 1 has no option"):
         choose([part, []], {"s": 3.0})

@@ -197,7 +197,7 @@ def test_a_model_without_parameters_for_its_layers_is_refused(tmp_path) -> None:
     path.write_text(
         "width,depth,parameters,tokens,loss_nats,vocab_size\n100,5,200001,1G,3,1000\n100,5,200000,1G,3,1000\n"
     )
-    with pytest.raises(SpecError, match=r"row 3: .*leaves no parameters for the layers beside two tables of 100"):
+    with pytest.raises(SpecError, match=r"row 3: .*leaves no parameters for the layers after two tables of width 100"):
         read_trainings(path)
 
 

@@ -218,7 +218,7 @@ def test_a_database_file_in_a_folder_that_does_not_exist_is_refused_at_once(tmp_
 def test_a_line_that_is_no_record_is_named(tmp_path, line) -> None:
     (tmp_path / "s").write_bytes(line + b"\n")
     with pytest.raises(
-        StudyError, match=r"s: (line 1 is|the study cannot be read).*start anew with --restart"
+        StudyError, match=r"s: (line 1 is|the study cannot be read).*start a new run with --restart"
     ) as caught:
         opened(tmp_path / "s")
     assert "Error" not in str(caught.value)

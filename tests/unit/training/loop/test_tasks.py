@@ -88,7 +88,7 @@ def test_many_different_numbers_are_amounts_and_few_are_classes(tmp_path: Path) 
         ("", "holds no items"),
         ("text,label\n", "holds no items"),
         ("text,class\na,b\n", "no column 'label'"),
-        ("text,label\none,a\nfast, and small,b\n", "line 3: more columns than the head has"),
+        ("text,label\none,a\nfast, and small,b\n", "line 3: more columns than the header"),
         ("text,label\na thing,\n", "line 2: the label is missing"),
         ("text,label\n,x\n", "line 2: the text is missing"),
         ("text,label\na\n", "line 2: the label is missing"),
@@ -110,7 +110,7 @@ def test_what_is_wrong_in_a_csv_is_said_with_its_line(tmp_path: Path, content: s
         ("{broken\n", "line 1: not valid JSON"),
         ('["a", "b"]\n', "must be an object"),
         ('{"text": "a"}\n', "line 1: the label is missing"),
-        ('{"question": "a", "options": ["b", "c"], "answer": "d"}\n', "none of the options"),
+        ('{"question": "a", "options": ["b", "c"], "answer": "d"}\n', "not one of the options"),
         ('{"question": "a", "options": ["b"], "answer": 0}\n', "at least two options"),
         ('{"question": "a", "options": ["b", "c"], "answer": 2}\n', "from 0"),
         ('{"question": "a"}\n', "needs question"),
@@ -266,7 +266,7 @@ def test_the_likeliest_option_is_the_one_that_the_tokens_favour(model: Transform
 
 
 def test_what_does_not_fit_is_refused(model: Transformer, store: TokenStore, arch: ArchSpec) -> None:
-    with pytest.raises(InputError, match="does not go with it"):
+    with pytest.raises(InputError, match="does not apply to it"):
         evaluate_task(model, store.tokenizer(300), task_of(placed()), method="likelihood")
     model.norm.weight.data.fill_(math.nan)
     with pytest.raises(InputError, match="not all finite"):

@@ -61,7 +61,7 @@ NUMPY: dict[str, tuple[dict[str, object], str]] = {
     "images without pixels": ({"images": pictures(50, 0, 0), "labels": np.arange(50) % 2}, "has no pixels"),
     "seven channels": ({"images": pictures(50, 8, 8, 7), "labels": np.arange(50) % 2}, "images of 7 channels"),
     "two labels of one name": (
-        {"images": pictures(), "labels": np.arange(50) % 2, "classes": ["cat", "cat"]}, "names 'cat' for two labels"
+        {"images": pictures(), "labels": np.arange(50) % 2, "classes": ["cat", "cat"]}, "gives two labels the name"
     ),
     "names for other labels": (
         {"images": pictures(), "labels": np.arange(50) % 2, "classes": ["a", "b", "c"]}, "3 names for 2 different"
@@ -88,7 +88,7 @@ def idx(*shape: int) -> bytes:
     ("content", "words"),
     [
         (bytes(2**24), "not an IDX file"),
-        (idx(60_000, 28, 28) + bytes(100), r"an IDX file of \(60000, 28, 28\) that is not whole"),
+        (idx(60_000, 28, 28) + bytes(100), r"an IDX file of \(60000, 28, 28\) that is incomplete"),
         (idx(2**31, 2**31, 2**31), "unpacks to .* GiB"),
         (idx(3_600_000, 1_000, 1), "unpacks to 3.4 GiB; at most 2 GiB"),
         (idx(2**27), "unpacks to 128 MiB"),
@@ -181,7 +181,7 @@ def test_parquet_files(tmp_path: Path) -> None:
     with pytest.raises(SpecError, match="holds no rows"):
         picture_rows(tmp_path, **empty)()
     (tmp_path / "q.parquet").write_bytes(np.random.default_rng(0).bytes(4_000))
-    with pytest.raises(SpecError, match=r"q\.parquet: not a whole Parquet file"):
+    with pytest.raises(SpecError, match=r"q\.parquet: not a complete Parquet file"):
         read_questions(QuestionsSpec(source="files", path="q.parquet"), tmp_path, size=8, channels=3)
 
 

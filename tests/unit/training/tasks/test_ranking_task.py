@@ -175,7 +175,7 @@ def test_a_folder_holds_one_set_of_requests(tmp_path: Path) -> None:
         ({"space": {"ranking": SPACE["ranking"] | {"candidates": 30}}}, "29 candidates are needed"),
         ({"least_history": 16}, "needs 20"),
         ({"tags": "colours"}, "colours"),
-        ({"time": "item_id", "item": "timestamp"}, "holds what is no time"),
+        ({"time": "item_id", "item": "timestamp"}, "contains an invalid time"),
         ({"path": "nothing.parquet"}, "no such file"),
         ({"test_share": 0.9}, "between 0.001 and 0.4"),
         ({"source": "movielens-100k"}, "no other source reads one"),

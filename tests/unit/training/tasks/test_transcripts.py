@@ -242,7 +242,7 @@ def test_characters_and_positions_must_fit(folder: Path, tmp_path: Path) -> None
     long = replace(loaded, test=(loaded.test[0], np.tile([[2, 2]], (len(loaded.test[1]), 30))))
     with pytest.raises(InputError, match="longest text needs 119"):
         long.require_fit(arch)
-    with pytest.raises(InputError, match="5 characters apart, the data has 2"):
+    with pytest.raises(InputError, match="5 characters, the data has 2"):
         replace(loaded, classes=(BLANK_NAME, "a")).require_fit(arch)
 
 

@@ -129,7 +129,7 @@ def with_weights_of_the_other(path: Path) -> None:
     ("spoil", "said"),
     [
         (cut, "cannot be read"),
-        (no_result, "holds no result"),
+        (no_result, "is not a result"),
         (of_another_run, "another run file, text or chipwise version"),
         (without_weights, "are missing"),
         (with_half_the_weights, "not the weights"),

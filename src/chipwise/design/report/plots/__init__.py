@@ -1,4 +1,4 @@
-"""The plots of a report, in the order of the page: one file each, figures as plain data."""
+"""The plots of a report, in the order of the page, one file each; figures are plain data."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ __all__ = ["Plot", "draw"]
 
 
 def draw(record: RunRecord) -> tuple[Plot, ...]:
-    """Every plot of the record; one without data says why. Where nothing was trained, none of trainings."""
+    """All plots of the record. A plot without data says why; runs without training have no plots of trainings."""
     return (
         *([confusion.draw(record)] if record.tasks else []),
         front.draw(record),

@@ -1,4 +1,4 @@
-"""Candidates that were screened by their predicted cost alone."""
+"""Plot of the candidates that were screened by predicted cost only."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ def draw(record: RunRecord) -> Plot:
     """Predicted memory against predicted time per token of a sample of the screened candidates."""
     return Plot(
         key="cloud",
-        title="Screened by cost alone",
+        title="Screened by cost only",
         caption=(
             "A sample of the candidates that were priced and not trained; both axes are predicted. "
             "Green ones are predicted to meet every constraint. Larger points were tried."
         ),
         views=(View(label="cloud", figure=_figure(record)),) if record.cloud.feasible else (),
-        empty="No sample of the screened candidates was kept.",
+        empty="No sample of the screened candidates was stored.",
     )
 
 

@@ -21,7 +21,7 @@ class View:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plot:
-    """A section of the page: its views; ``empty`` says why there may be none."""
+    """A section of the page with its views; ``empty`` is the reason if there are none."""
 
     key: str
     title: str
@@ -31,7 +31,7 @@ class Plot:
 
 
 def detail(record: RunRecord, trial: Trial) -> str:
-    """Facts about a candidate, as lines of a hover text."""
+    """Facts about a candidate as the lines of a hover text."""
     lines = [f"<b>{escape(facts.name(record, trial).capitalize())}</b> · {escape(trial.state)}"]
     lines += [escape(line) for line in textwrap.wrap(trial.summary, 64)]
     rung = "" if trial.rung is None else f" · rung {trial.rung}"
@@ -74,7 +74,7 @@ def _both(record: RunRecord, trial: Trial, metric: str) -> str:
 
 
 def colour(record: RunRecord, trial: Trial) -> str:
-    """The theme token of the trial's role."""
+    """The theme colour of the trial's role."""
     role = record.role(trial)
     return "@accent" if role == "candidate" else f"@{role}"
 
@@ -86,7 +86,7 @@ def symbol(record: RunRecord, number: int, plain: str = "circle") -> str:
 
 
 def error_bars(known: Iterable[tuple[float | None, float | None, float | None]]) -> Trace:
-    """Horizontal bars of values with the ends of their intervals."""
+    """Horizontal error bars from values and their intervals."""
     ends = [(value or 0, low or value or 0, high or value or 0) for value, low, high in known]
     return {
         "type": "data",

@@ -1,4 +1,4 @@
-"""Confusion matrix of the winner on each task: true classes down, answers across."""
+"""Confusion matrix of the winner on each task: rows are true classes, columns answers."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from chipwise.design.report import facts, words
 from chipwise.design.report.plots.common import Plot, View
 from chipwise.design.report.record import RunRecord, TaskScore
 
-_LONGEST = 34  # characters of a class's name beside the figure; hovering shows all of it
+_LONGEST = 34  # characters of a class name shown beside the figure; hovering shows all of it
 
 
 def draw(record: RunRecord) -> Plot:
-    """A heat map for each task with classes, of the winner, or else of the best contender."""
+    """A heat map for each task with classes, of the winner or else the best contender."""
     views = []
     for task in record.tasks:
         evaluated = [trial for trial in record.trials if task.name in trial.tasks and trial.tasks[task.name].confusion]

@@ -1,4 +1,4 @@
-"""Training curves: every rung, with those of winner and reference design in front."""
+"""Training curves at every rung; winner and reference design are in front."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def draw(record: RunRecord) -> Plot:
 
 
 def _alike(record: RunRecord) -> bool:
-    """Whether a training curve has the unit of the metric, so that both fit on one axis."""
+    """Whether training curves are in the unit of the metric, so that both fit on one axis."""
     return record.words.labels.curve == record.words.metric.title
 
 

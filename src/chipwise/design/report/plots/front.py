@@ -10,7 +10,7 @@ from chipwise.design.report.record import RunRecord, Trial
 
 
 def draw(record: RunRecord) -> Plot:
-    """Bits per byte, or the loss that a law expects, against latency, memory or parameters, a view each."""
+    """Quality (or expected loss) against latency, memory or parameters, one view each."""
     how = (
         _by_law(record)
         if facts.by_law(record)
@@ -33,14 +33,14 @@ def draw(record: RunRecord) -> Plot:
             "P50 too); other limits may still exclude a point."
         ),
         views=tuple(views),
-        empty="No latency and no memory is known of the trained candidates."
+        empty="Neither latency nor memory of the trained candidates is known."
         if trained
         else "No candidate has been trained yet, so no quality is known.",
     )
 
 
 def _by_law(record: RunRecord) -> str:
-    """Legend for the points of a run by law."""
+    """Legend of the points for a run without training."""
     if not any(trial.measured for trial in record.trials):
         return (
             "Nothing was trained or measured: the loss is what the law expects, the cost what is predicted (bars show "
@@ -88,13 +88,13 @@ def _figure(record: RunRecord, metric: str, trials: list[Trial]) -> Figure:
 
 
 def _shown(record: RunRecord, trial: Trial) -> float | None:
-    """The trial's quality as the axis shows it."""
+    """The trial's quality in the unit of the axis."""
     loss = facts.quality(record, trial).value
     return loss if loss is None or facts.by_law(record) else record.words.metric.shown(loss)
 
 
 def _limits(record: RunRecord, metric: str) -> list[Constraint]:
-    """The limits shown on this axis; a limit on P99 also limits P50, which is never above it."""
+    """The limits to draw on this axis; a limit on P99 also bounds P50, which is never larger."""
     names = {metric, metric.replace("_p50", "_p99")} if metric.endswith("_p50") else {metric}
     return [c for c in record.constraints if c.metric == metric or (c.metric in names and c.op == "<=")]
 
@@ -130,7 +130,7 @@ def _special(record: RunRecord, metric: str, trials: list[Trial]) -> list[Trace]
             symbol = "circle" if trial.measured else "circle-open"
             traces.append(_points(record, metric, [trial], name="knee", colour="@knee", symbol=symbol, size=12))
         ring = _points(record, metric, [trial], name="knee", colour="@knee", symbol="circle-open", size=24)
-        # the ring only marks the point and has no hover text
+        # the ring is only a marker and has no hover text
         del ring["hovertext"], ring["error_x"]
         traces.append({**ring, "hoverinfo": "skip", "showlegend": not alone})
     for role, symbol in (("baseline", "diamond"), ("winner", "star")):

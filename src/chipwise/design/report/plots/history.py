@@ -1,4 +1,4 @@
-"""The search's history: the best so far over CPU seconds spent."""
+"""The search's history: the best result over CPU seconds spent."""
 
 from __future__ import annotations
 

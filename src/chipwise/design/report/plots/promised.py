@@ -1,4 +1,4 @@
-"""Promised against measured: a parity plot with intervals and the 25 % band."""
+"""Predicted against measured values: a parity plot with intervals and a 25 % band."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from chipwise.design.report import words
 from chipwise.design.report.plots.common import Plot, View, detail, error_bars, symbol
 from chipwise.design.report.record import Promise, RunRecord
 
-BAND = 0.25  # share of the promise that the measurement may be away
+BAND = 0.25  # largest deviation of the measurement inside the band, as a share of the prediction
 _COLOURS = {"ttft_p50": "@compute", "ttft_p99": "@compute", "tpot_p50": "@accent", "tpot_p99": "@accent"}
 
 
 def draw(record: RunRecord) -> Plot:
-    """Every promise that was measured, one view per kind of unit."""
+    """Every prediction that was measured, one view per kind of unit."""
     known = [item for item in record.promised_measured if item.measured is not None]
     views = [
         View(label=label, figure=_figure(record, members, kind))

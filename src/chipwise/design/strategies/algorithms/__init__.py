@@ -1,4 +1,4 @@
-"""The search strategies, by name."""
+"""The table of search strategies by name."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ _INFO = {
 
 
 def strategy_info(name: str) -> StrategyInfo:
-    """When to use the strategy ``name``; for one of another package, the first line of its docstring.
+    """When to use the strategy ``name``; for a strategy of another package, the first line of its docstring.
 
     Raises:
         UnknownName: No strategy has this name.
@@ -70,14 +70,14 @@ def strategy_info(name: str) -> StrategyInfo:
 
 
 def make_strategy(name: str, problem: Problem, *, seed: int, **options: object) -> Strategy:
-    """Makes the strategy ``name`` for ``problem``, with its limits and fidelities.
+    """Creates the strategy ``name`` for ``problem``, with support for its limits and fidelities.
 
     Args:
         name: One of ``STRATEGIES``.
         problem: The search problem. Soft limits become penalties; a strategy without ``fidelity_aware`` evaluates every
             design in full.
         seed: Random seed.
-        options: Of the strategy itself, such as ``population``.
+        options: Options of the strategy, such as ``population``.
 
     Raises:
         UnknownName: No strategy has this name.

@@ -1,6 +1,6 @@
-"""The default strategy: cheap objectives are computed for thousands of candidates, expensive ones are learnt.
+"""The default strategy: computes cheap objectives for thousands of candidates, and learns expensive ones.
 
-A pool of candidates is priced with the cost model and evolved towards the front that the surrogate predicts; the batch
+A pool of candidates is priced by the cost model and evolved towards the front predicted by the surrogate; the batch
 with the largest expected hypervolume improvement is evaluated.
 """
 
@@ -22,24 +22,24 @@ from chipwise.design.strategies.pool import Pool
 from chipwise.design.strategies.quality_model import QualityModel, worth_keeping
 from chipwise.design.strategies.strategy import Problem, Rows
 
-_SEEDED = 3000  # rows drawn in each of two ways before the first trial
-_GENERATIONS, _CHILDREN = 12, 500  # bred before each batch
-_PRIOR_GENERATIONS = 20  # generations before the first, when a prior is given
-_KEPT = 2000  # rows that stay in the pool
-_CONSIDERED = 800  # candidates for the first trials
+_SEEDED = 3000  # rows sampled in each of two ways before the first trial
+_GENERATIONS, _CHILDREN = 12, 500  # before each batch
+_PRIOR_GENERATIONS = 20  # generations before the first batch, if there is a prior
+_KEPT = 2000  # rows kept in the pool
+_CONSIDERED = 800  # candidates considered for the first trials
 _PARENTS = 120
-_ELITES = 12  # of every stratum, whatever the front says
-_AHEAD = 5  # rows planned where fewer are requested, and results after which they are planned again
-_BOLDNESS = (0.0, 1.0, 2.0)  # standard deviations of optimism with which parents are ranked, in turn
+_ELITES = 12  # rows kept per stratum, even if far from the front
+_AHEAD = 5  # rows planned ahead if fewer are requested; results after which the plan is renewed
+_BOLDNESS = (0.0, 1.0, 2.0)  # standard deviations subtracted (optimism) when ranking parents, in turn
 
 
 class Auto:
-    """Screening by cost with a Gaussian process on quality. See :class:`chipwise.design.strategies.strategy.Strategy`.
+    """Screens by cost, models quality by a Gaussian process. A :class:`~chipwise.design.strategies.strategy.Strategy`.
 
     Args:
         problem: The search problem.
         seed: Random seed.
-        initial: Trials before the surrogate decides. Default: a few more than a quarter of the variables.
+        initial: Trials before the surrogate is used. Default: slightly more than a quarter of the number of variables.
     """
 
     def __init__(self, problem: Problem, *, seed: int, initial: int | None = None) -> None:
@@ -59,11 +59,11 @@ class Auto:
         self._plain = QualityModel(problem, seed=seed, prior=problem.prior is not None, encoder=self._encoder)
         self._pool: Pool | None = None
         self._fitted_to = -1
-        self._plan: Rows = self.history.rows  # chosen and not asked for yet
+        self._plan: Rows = self.history.rows  # chosen but not yet returned
         self._planned_at = 0
 
     def ask(self, count: int) -> Rows:
-        """The batch with the largest expected improvement; single rows come from a batch planned ahead."""
+        """The batch with the largest expected improvement; single rows are taken from a batch planned ahead."""
         plan = self._plan[self.history.is_new(self._plan)]
         if len(plan) < count or self.history.trial_count - self._planned_at >= _AHEAD:
             plan = self._plan_batch(max(count, _AHEAD))
@@ -93,7 +93,7 @@ class Auto:
         return pool
 
     def _any(self, pool: Pool, count: int) -> Rows:
-        """Random rows, when the pool has none left."""
+        """Random rows, if the pool has none left."""
         return draw_new(self.problem, self.history, count, self._rng)
 
     def tell(self, rows: Rows, objectives: ArrayLike | None, violations: ArrayLike | None = None) -> None:
@@ -109,7 +109,7 @@ class Auto:
         return self._pool.rows
 
     def predict(self, rows: Rows) -> tuple[Float64Array, Float64Array, Float64Array]:
-        """Mean and deviation of the objectives, to be minimised, (n, m), and the expected violations, (n, k)."""
+        """Mean and standard deviation of the objectives, minimised, (n, m), and the expected violations, (n, k)."""
         self._fit()
         mean, std = np.zeros((2, len(rows), len(self.problem.goals)))
         excess = np.zeros((len(rows), len(self.problem.limits)))
@@ -122,7 +122,7 @@ class Auto:
         return mean, std, excess
 
     def _available(self, pool: Pool) -> NDArray[np.int64]:
-        """New rows of the pool that meet the free limits."""
+        """New rows of the pool that keep the free limits."""
         held = np.flatnonzero(pool.excess <= 0)
         return held[self.history.is_new(pool.rows[held])]
 
@@ -154,14 +154,14 @@ class Auto:
         return first
 
     def _neglected(self, tried: Rows, rows: Rows) -> Float64Array:
-        """A factor that lets values of the decisive variables that were never tried go first."""
+        """Factor that prefers values of the decisive variables that were never tried."""
         factor = np.ones(len(rows))
         for column in self._encoder.strata_columns:
             factor *= np.where(np.isin(rows[:, column], tried[:, column]), 1.0, 1e6)
         return factor
 
     def _across_strata(self, pool: Pool, index: NDArray[np.int64], count: int) -> NDArray[np.int64]:
-        """At most ``count`` of the rows ``index``, spread as evenly as possible over the strata."""
+        """At most ``count`` of the rows ``index``, distributed evenly over the strata."""
         index = self._rng.permutation(index)
         strata = self._encoder.strata(pool.rows[index])
         order = np.argsort(strata, kind="stable")
@@ -171,7 +171,7 @@ class Auto:
         return even
 
     def _prior_front(self, pool: Pool, index: NDArray[np.int64], count: int) -> NDArray[np.int64]:
-        """Rows spread over the front of the prior and the free costs: two thirds of the first trials."""
+        """Rows spread over the front of the prior and the free costs, for two thirds of the first trials."""
         out = np.vstack([self.history.rows, self.history.pending])
         points = self._by_prior(pool.costs[index], pool.columns[index])
         front = self._by_prior(self.problem.price(out)[0], self._plain.columns(out))
@@ -216,7 +216,7 @@ class Auto:
         return pool.rows[index[picked]]
 
     def _ranked_objectives(self) -> Float64Array:
-        """Objectives of the trials; those that break limits rank behind the rest."""
+        """Objectives of the trials; infeasible trials rank last."""
         points = self.history.objectives
         return np.where(self.history.feasible[:, None], points, points + 10 * np.abs(points).max(axis=0) + 1)
 
@@ -241,7 +241,7 @@ class Auto:
         return points
 
     def _beliefs(self, pool: Pool, index: NDArray[np.int64]) -> tuple[Float64Array, Float64Array, Float64Array]:
-        """Mean and standard deviation of the objectives, (n, m), and the probability that expensive limits hold."""
+        """Mean and standard deviation of the objectives, (n, m), and the probability of keeping expensive limits."""
         mean = np.zeros((len(index), len(self.problem.goals)))
         std, chance = np.zeros_like(mean), np.ones(len(index))
         mean[:, self.problem.free_goals] = pool.costs[index]
@@ -277,7 +277,7 @@ class Auto:
         return chosen[np.lexsort((hope[chosen, -1], self._encoder.strata(pool.rows[chosen])))]
 
     def _elites(self, pool: Pool, points: Float64Array, excess: Float64Array) -> NDArray[np.int64]:
-        """The best few of every stratum by the first expensive objective, or by violation where no row is feasible."""
+        """The best rows of every stratum by the first expensive objective; by violation if no row is feasible."""
         first = (self.problem.expensive_goals or [0])[0]
         strata = self._encoder.strata(pool.rows)
         order = np.lexsort((points[:, first], excess, strata))
@@ -287,5 +287,5 @@ class Auto:
 
 
 def _condition(cov: Float64Array, i: int) -> None:
-    """Takes the value at ``i`` as known."""
+    """Conditions a covariance matrix on the value at index ``i``."""
     cov -= np.outer(cov[:, i], cov[i]) / (cov[i, i] + 1e-6)

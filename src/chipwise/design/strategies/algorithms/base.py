@@ -1,4 +1,4 @@
-"""The base class of most strategies: it keeps the history and completes proposals with random rows."""
+"""Base class of most strategies: stores the history and completes proposals with random rows."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from chipwise.design.strategies.pool import Pool
 from chipwise.design.strategies.strategy import Problem, Rows
 
 _REPAIR_ROUNDS, _MUTANTS = 40, 48
-_INITIAL = 600  # rows drawn in each of two ways, among which a search starts
+_INITIAL = 600  # rows sampled in each of two ways as candidates for the first trials
 
 
 class BaseStrategy:
-    """Implements :class:`chipwise.design.strategies.strategy.Strategy`; a subclass implements :meth:`propose` alone.
+    """Implements :class:`chipwise.design.strategies.strategy.Strategy`; a subclass only implements :meth:`propose`.
 
     Args:
         problem: The search problem.
@@ -49,9 +49,9 @@ class BaseStrategy:
         self.history.tell(rows, objectives, violations)
 
     def initial_rows(self, count: int) -> Rows:
-        """The first rows: spread over the strata as evenly as the free limits allow; none if no limit is free.
+        """The first rows, distributed as evenly over the strata as the free limits allow; empty if no limit is free.
 
-        A search that starts where most feasible rows lie may never reach the good ones.
+        A search that starts only where most feasible rows are may never reach the good ones.
         """
         if not self.problem.free_limits:
             return self.history.rows[:0]
@@ -65,7 +65,7 @@ class BaseStrategy:
         return self.usable(self._opening)[:count]
 
     def usable(self, rows: Rows) -> Rows:
-        """The canonical forms of ``rows`` that are new and meet the free limits."""
+        """The canonical forms of those ``rows`` that are new and keep the free limits."""
         found = self.problem.canonicalise(rows) if len(rows) else rows.reshape(0, len(self.problem.cardinalities))
         found = found[self.history.is_new(found)]
         return found[self.violation(found) <= 0]
@@ -75,7 +75,7 @@ class BaseStrategy:
         return np.asarray(np.maximum(self.problem.price(rows)[1], 0).sum(axis=1))
 
     def repaired(self, row: Rows) -> Rows:
-        """A usable row near ``row`` (d,), found by small steps towards the free limits: (1, d), or (0, d) if none."""
+        """A usable row near ``row`` (d,), by small steps towards the free limits: (1, d); (0, d) if there is none."""
         near = self.problem.canonicalise(row)
         for _ in range(_REPAIR_ROUNDS):
             usable = self.usable(near)
@@ -83,14 +83,14 @@ class BaseStrategy:
                 return usable[:1]
             near = np.vstack([near, mutated(self.problem, np.repeat(near[:8], _MUTANTS // len(near[:8]), 0), self.rng)])
             near = near[np.argsort(self.violation(near), kind="stable")]
-            if self.violation(near[:1])[0] <= 0:  # within the limits, but not new: any neighbour will do
+            if self.violation(near[:1])[0] <= 0:  # within the limits but not new, so any neighbour is fine
                 near = near[self.rng.permutation(len(near))]
             near = near[:_MUTANTS]
         return near[:0]
 
 
 def round_robin(groups: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Order (n,) that takes one member of each group in turn.
+    """An order (n,) that takes one member of each group in turn.
 
     >>> round_robin(np.array([7, 7, 7, 5])).tolist()
     [3, 0, 1, 2]
@@ -102,7 +102,7 @@ def round_robin(groups: NDArray[np.int64]) -> NDArray[np.int64]:
 
 
 def mutated(problem: Problem, rows: Rows, rng: np.random.Generator) -> Rows:
-    """Each row with one variable changed (as the problem's neighbours say, where it does), canonical."""
+    """Each row with one variable changed (or changed by the problem's ``neighbours`` if given), canonical."""
     if problem.neighbours is not None:
         return problem.canonicalise(problem.neighbours(rows, rng))
     rows, index = rows.copy(), np.arange(len(rows))

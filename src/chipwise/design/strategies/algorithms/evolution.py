@@ -1,8 +1,8 @@
-"""Regularised evolution: parents win tournaments, the oldest die, children differ by one mutation.
+"""Regularised evolution: tournaments choose parents, the oldest members leave, children differ by one mutation.
 
 References:
     Real et al., Regularized Evolution for Image Classifier Architecture Search, AAAI 2019. With several objectives a
-    tournament compares ranks of non-domination, then crowding; rows that break limits lose to rows that hold them.
+    tournament compares non-domination ranks, then crowding; infeasible rows lose against feasible ones.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ class Evolution(BaseStrategy):
     Args:
         problem: The search problem.
         seed: Random seed.
-        population: Trials that may be parents: the latest ones.
-        tournament: Members drawn for each parent.
+        population: Number of latest trials that may be parents.
+        tournament: Members sampled for each parent.
     """
 
     def __init__(self, problem: Problem, *, seed: int, population: int = 50, tournament: int = 10) -> None:
@@ -31,7 +31,7 @@ class Evolution(BaseStrategy):
         self.population, self.tournament = population, tournament
 
     def propose(self, count: int) -> Rows:
-        """Children of the population, once it is full."""
+        """Children of the population once it is full; before that, none."""
         if self.history.trial_count + len(self.history.pending) >= self.population and len(self.history):
             return self._children(count)
         return self.initial_rows(count)

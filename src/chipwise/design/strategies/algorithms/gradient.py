@@ -1,9 +1,9 @@
-"""Gradient search: choices become probabilities, costs and quality their expectations, and Adam walks down both.
+"""Gradient search: Adam minimises expected costs and losses over choice probabilities.
 
-The free costs are fitted once by a table of what each choice adds, the expensive objectives by the same kind of table
-on the trials so far (and the prior, where there is one). Many walks, each with its own trade-off between the
-objectives, follow Gumbel-softmax samples whose temperature falls; where they end, hard choices are priced exactly and
-the batch that adds most goes to trial.
+Free costs are fitted once by an additive table over choices, expensive objectives by the same kind of table on the
+trials so far (and the prior, if there is one). Many descents, each with another trade-off between the objectives, use
+Gumbel-softmax samples with falling temperature. From their ends, discrete choices are sampled and priced exactly, and
+the batch that improves the front most is evaluated.
 
 References:
     Jang, Gu and Poole, Categorical Reparameterization with Gumbel-Softmax, ICLR 2017; Wu et al., FBNet, CVPR 2019 (the
@@ -22,13 +22,13 @@ from chipwise.design.strategies.encoding import Encoder
 from chipwise.design.strategies.pareto import non_dominated
 from chipwise.design.strategies.strategy import Problem, Rows
 
-_PRICED = 3000  # free rows to which the cost tables are fitted
-_LEANING = 4.0  # of a walk's first logits towards its stratum
+_PRICED = 3000  # rows to which the cost tables are fitted
+_LEANING = 4.0  # initial logit of a descent for its stratum's values
 _WALKS, _STEPS, _RATE = 48, 100, 0.15
-_HOT, _COLD = 2.0, 0.3  # temperatures of the first and the last step
-_SAMPLES = 6  # hard rows drawn from the end of every walk, beside the likeliest
-_PENALTY = 4.0  # of expected violation, in spans of the objectives
-_SHARPNESS = 20.0  # of the soft maximum over weighted objectives
+_HOT, _COLD = 2.0, 0.3  # first and last temperature
+_SAMPLES = 6  # discrete rows sampled at the end of every descent, besides the most likely one
+_PENALTY = 4.0  # weight of the expected violation, in spans of the objectives
+_SHARPNESS = 20.0  # sharpness of the soft maximum over weighted objectives
 
 
 class Gradient(BaseStrategy):
@@ -54,7 +54,7 @@ class Gradient(BaseStrategy):
         self._free = self._table.fit(rows, np.column_stack([costs, violations, prior]))
 
     def propose(self, count: int) -> Rows:
-        """Ends of the walks that improve the front; at first, rows from all strata."""
+        """Ends of descents that improve the front; at first, rows from all strata."""
         if len(self.history) < 2 or self.history.trial_count < self.initial:
             return self.initial_rows(count)
         goals, limits = self._weights()
@@ -70,7 +70,7 @@ class Gradient(BaseStrategy):
         return self._spread(rows, goals, known[self.history.feasible], low, span, count)
 
     def _weights(self) -> tuple[Float64Array, Float64Array]:
-        """Tables of all goals, (features, m), and of all limits, (features, k)."""
+        """Weights of the tables of all goals, (features, m), and of all limits, (features, k)."""
         problem, history = self.problem, self.history
         free_m, free_k = len(problem.free_goals), len(problem.free_limits)
         goals = np.zeros((len(self._free), len(problem.goals)))
@@ -84,7 +84,7 @@ class Gradient(BaseStrategy):
         return goals, limits
 
     def _learnt(self, values: Float64Array, *, prior: bool) -> Float64Array:
-        """Additive table of an expensive quantity: the prior, as far as trials confirm it, plus a correction."""
+        """Additive table of an expensive quantity: the prior scaled by its agreement with trials, plus a correction."""
         rows = self.history.rows
         slope = 0.0
         if prior and self.problem.prior is not None:
@@ -95,12 +95,12 @@ class Gradient(BaseStrategy):
         return np.asarray(self._table.fit(rows, values[:, None])[:, 0] + slope * self._free[:, -1])
 
     def _walk(self, goals: Float64Array, limits: Float64Array, low: Float64Array, span: Float64Array) -> Float64Array:
-        """Logits at the end of every walk, (walks, D)."""
+        """Logits at the end of every descent, (descents, D)."""
         m = goals.shape[1]
         weights = -np.log(np.clip(lattice(_WALKS, m), 1e-3, 1 - 1e-3))
         weights = 0.02 + weights / weights.sum(axis=1, keepdims=True)
         logits = 0.5 * self.rng.standard_normal((_WALKS, self._table.width))
-        for column in self._encoder.strata_columns:  # walks begin in all strata
+        for column in self._encoder.strata_columns:  # descents start in all strata
             drawn = self.rng.integers(0, self.problem.cardinalities[column], _WALKS)
             logits[np.arange(_WALKS), self._table.start[column] + drawn] += _LEANING
         first, second = np.zeros_like(logits), np.zeros_like(logits)
@@ -125,7 +125,7 @@ class Gradient(BaseStrategy):
     def _spread(
         self, rows: Rows, goals: Float64Array, known: Float64Array, low: Float64Array, span: Float64Array, count: int
     ) -> Rows:
-        """The rows whose expected objectives add most together."""
+        """Rows whose expected objectives together improve the front most."""
         if not len(rows):
             return rows
         points = self._table.expected(goals, self._table.one_hot(rows))[0]

@@ -1,8 +1,8 @@
-"""Grid search: every row of the space exactly once, in an order that is even from the first trial on.
+"""Grid search: every row of the space exactly once, in an order that covers the space evenly from the first trial on.
 
-Rows are numbered with the variables that decide the costs most in front, and visited in strides of about 0.618 of
-their number, which have no divisor in common with it: each row once, and any stretch of visits evenly spread over the
-decisive variables. In a space too large to finish this is a coarse grid that grows finer.
+Rows are numbered with the most decisive variables first, and visited with a stride of about 0.618 times their number
+that is coprime to it. So each row is visited once, and any sequence of visits is evenly spread over the decisive
+variables. In a space too large to finish, this is a coarse grid that becomes finer.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from chipwise.design.strategies.algorithms.base import BaseStrategy
 from chipwise.design.strategies.encoding import Encoder
 from chipwise.design.strategies.strategy import Problem, Rows
 
-_AT_ONCE, _BATCHES = 256, 100  # rows looked at together, and how often before random rows take over
+_AT_ONCE, _BATCHES = 256, 100  # rows examined at a time, and number of such batches before random rows are used
 
 
 class Grid(BaseStrategy):
-    """Every row once. The seed decides where the traversal starts."""
+    """Every row once. The seed determines the first row."""
 
     def __init__(self, problem: Problem, *, seed: int) -> None:
         super().__init__(problem, seed=seed)
@@ -30,7 +30,7 @@ class Grid(BaseStrategy):
             self._stride += 1
         self._at = int(self.rng.random() * self._size)
         self._visited = 0
-        self._waiting: Rows = self.history.rows  # seen, usable and not asked for yet
+        self._waiting: Rows = self.history.rows  # usable rows that were not returned yet
 
     def propose(self, count: int) -> Rows:
         """The next usable rows of the traversal."""

@@ -1,9 +1,9 @@
-"""Successive halving and ASHA: many short trials, longer ones for the best.
+"""Successive halving and ASHA: many short trials, longer ones for the best designs.
 
-Both need a problem with fidelities. Designs begin at the smallest share of a full trial; of every ``eta`` the best goes
-on to the next share. Halving decides when a whole cohort has finished, ASHA whenever a worker is idle. With several
-objectives the best are those of the first layers of non-domination, the least crowded first. Where a problem has no
-fidelities every trial is full, nothing can be promoted, and both are random search.
+Both need a problem with fidelities. Designs begin at the smallest share of a full trial; the best of every ``eta`` is
+promoted to the next share. Halving decides when a whole cohort has finished, ASHA whenever a worker is idle. With
+several objectives, designs are ranked by non-domination, then crowding. Without fidelities every trial is full, nothing
+can be promoted, and both are random search.
 
 References:
     Jamieson and Talwalkar, Non-stochastic Best Arm Identification, AISTATS 2016; Li et al., A System for Massively
@@ -68,7 +68,7 @@ class Asha:
         return self._best(at, len(at) // self.eta, rung)
 
     def _best(self, at: NDArray[np.int64], most: int, rung: int) -> Rows:
-        """The best ``most`` of the trials ``at`` as rows of the next share, without those already asked for."""
+        """Rows for the next share from the best ``most`` of the trials ``at``, without those already requested."""
         points = self.history.objectives[at]
         excess = np.maximum(self.history.violations[at], 0).sum(axis=1)
         order = np.lexsort((-crowding(points), ranks(points, excess)))[:most] if len(at) else at
@@ -92,14 +92,14 @@ class SuccessiveHalving(Asha):
         return np.vstack([self.history.rows[:0], *rows])
 
     def _best_of(self, members: NDArray[np.int64], rung: int) -> Rows:
-        """Rows of one cohort to promote from ``rung``, once all that reached it have finished."""
+        """Rows of one cohort to promote from ``rung``, once all members that reached it have finished."""
         pending = {row.tobytes() for row in self.history.pending}
         for level in range(rung + 1):
             most = self.eta ** (self._rungs - 2 - level)
             rows = self._best(members, most, level)
             if level == rung:
                 return rows
-            if len(rows):  # some have not been asked for yet
+            if len(rows):  # some have not been requested yet
                 return rows[:0]
             chosen = self._chosen(members, most, level)
             if any(row.tobytes() in pending for row in chosen):

@@ -1,8 +1,8 @@
-"""Optuna's samplers behind the strategies' contract: TPE and the Gaussian process.
+"""Optuna's samplers as strategies: TPE and the Gaussian process.
 
-The sampler sees every objective as a black box and all limits as constraints, as it would without chipwise, in a study
-in memory that holds the results. What the cost model knows is used around it: a suggestion that breaks a free limit,
-or that was tried, gives way to a row near it that does neither, and the sampler learns that this row is running.
+The sampler treats every objective as a black box and all limits as constraints, as without chipwise; results are in an
+in-memory study. The cost model is used outside the sampler: a suggestion that breaks a free limit, or that was tried
+before, is replaced by a nearby row, which the sampler is told is running.
 
 References:
     Akiba et al., Optuna, KDD 2019. Ozaki et al., Multiobjective Tree-Structured Parzen Estimator, JAIR 2022.
@@ -27,15 +27,15 @@ if TYPE_CHECKING:
 
 
 class OptunaSampler(BaseStrategy):
-    """A sampler of Optuna's as a strategy.
+    """An Optuna sampler as a strategy.
 
     Args:
         problem: The search problem.
         seed: Random seed of the sampler.
-        initial: Random trials before the sampler's model decides.
+        initial: Random trials before the sampler's model is used.
 
     Raises:
-        MissingExtra: Optuna, or what its sampler needs, is not installed.
+        MissingExtra: Optuna, or a package that its sampler needs, is not installed.
     """
 
     def __init__(self, problem: Problem, *, seed: int, initial: int | None = None) -> None:
@@ -55,11 +55,11 @@ class OptunaSampler(BaseStrategy):
         raise NotImplementedError
 
     def _distribution(self, count: int) -> BaseDistribution:
-        """The sampler's distribution of a choice among ``count``: whole numbers."""
+        """The sampler's distribution of a choice among ``count`` values: integers."""
         return self._optuna.distributions.IntDistribution(0, count - 1)
 
     def propose(self, count: int) -> Rows:
-        """Suggestions of the sampler, one row after the other."""
+        """Suggestions of the sampler, one row after another."""
         if len(self.history) < self.initial:
             rows = self.initial_rows(count)
             self.history.mark_pending(rows)
@@ -75,7 +75,7 @@ class OptunaSampler(BaseStrategy):
             rows = self.repaired(suggested)
             if not len(rows):
                 break
-            self.history.mark_pending(rows)  # so that no other suggestion is mended to it
+            self.history.mark_pending(rows)  # no other suggestion may be replaced by the same row
             self._running[np.ascontiguousarray(rows[0]).tobytes()] = self._add(rows[0], "RUNNING")
             found = np.vstack([found, rows])
         return found
@@ -90,7 +90,7 @@ class OptunaSampler(BaseStrategy):
         return np.vstack([suggested, rest])
 
     def tell(self, rows: Rows, objectives: ArrayLike | None, violations: ArrayLike | None = None) -> None:
-        """Adds the trials to the sampler's study; failed ones leave it."""
+        """Adds the trials to the sampler's study; failed ones are removed from it."""
         before = len(self.history)
         self.history.tell(rows, objectives, violations)
         for row in np.ascontiguousarray(self.problem.canonicalise(rows)):
@@ -115,7 +115,7 @@ class OptunaSampler(BaseStrategy):
 
 
 class Tpe(OptunaSampler):
-    """Tree-structured Parzen estimators over all variables together."""
+    """Tree-structured Parzen estimators over all variables jointly."""
 
     def _sampler(self, seed: int) -> BaseSampler:
         with warnings.catch_warnings():
@@ -128,9 +128,9 @@ class Tpe(OptunaSampler):
 class Gp(OptunaSampler):
     """Optuna's Gaussian process with expected (hypervolume) improvement.
 
-    Choices are real numbers to it, rounded to the nearest: all of them then climb the improvement together by its
-    gradient, where whole numbers are searched one variable after the other, which takes five to twenty times as long.
-    The range ends at the first and the last choice: nothing half a step beyond them is ever tried.
+    Choices are modelled as real numbers and rounded. All variables can then be optimised together by gradient; with
+    integers, the sampler optimises one variable after another, which takes five to twenty times as long. The range ends
+    exactly at the first and the last choice.
     """
 
     def _distribution(self, count: int) -> BaseDistribution:

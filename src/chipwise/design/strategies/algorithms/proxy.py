@@ -1,7 +1,7 @@
-"""Training-free search: the front of a stated score and the free costs, without ever learning from a trial.
+"""Training-free search: explores the front of a given score and the free costs, without learning from trials.
 
-The score is the problem's prior (a parameter count, a scaling law, synaptic flow: whatever was stated). Where none is,
-it is the oldest guess of all, that what costs more is better. Trials only confirm.
+The score is the problem's prior, such as a parameter count, a scaling law or synaptic flow. Without a prior, a higher
+cost counts as a better score. Trials only confirm.
 
 References:
     Javaheripi et al., LiteTransformerSearch, NeurIPS 2022: decoder parameters as a proxy of perplexity.
@@ -21,7 +21,7 @@ from chipwise.design.strategies.pool import Pool
 from chipwise.design.strategies.strategy import Problem, Rows
 from chipwise.errors import InputError
 
-_SHORTLIST = 400  # rows of the first layers among which a batch is chosen
+_SHORTLIST = 400  # rows of the first layers from which a batch is chosen
 _SEEDED, _GENERATIONS, _CHILDREN, _PARENTS, _KEPT = 3000, 30, 500, 150, 3000
 
 
@@ -35,15 +35,13 @@ class Proxy(BaseStrategy):
     def __init__(self, problem: Problem, *, seed: int) -> None:
         super().__init__(problem, seed=seed)
         if problem.prior is None and not problem.free_goals and not problem.free_limits:
-            raise InputError(
-                "the strategy proxy needs a score to go by: a prior, or an objective or limit that is free"
-            )
+            raise InputError("the strategy proxy needs a score: a prior, or an objective or limit that is free")
         self._encoder = Encoder(problem, seed=seed)
         self._pool = Pool(problem, self._encoder, self._points, seed)
         self._bred = False
 
     def propose(self, count: int) -> Rows:
-        """Rows spread over the score's front, then over the next fronts."""
+        """Rows spread over the score's front, then over the next layers."""
         if not self._bred:
             self._breed()
         pool = self._pool
@@ -62,7 +60,7 @@ class Proxy(BaseStrategy):
         return pool.rows[held[chosen]]
 
     def _points(self, rows: Rows, costs: Float64Array, violations: Float64Array) -> Float64Array:
-        """The score and the free goals, all to be minimised, (n, 1 + m_free)."""
+        """The score and the free goals, all minimised, (n, 1 + m_free)."""
         if self.problem.prior is not None:
             score = self.problem.prior_values(rows)
         else:

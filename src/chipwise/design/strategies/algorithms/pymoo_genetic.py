@@ -1,9 +1,8 @@
-"""pymoo's NSGA-II and NSGA-III behind the strategies' contract.
+"""pymoo's NSGA-II and NSGA-III as strategies.
 
-pymoo's operators (selection, simulated binary crossover, polynomial mutation, survival) do the work; generations do
-not: at every ``ask`` its survival picks the population out of all results, and children are bred until enough
-of them are new and within the free limits. So any number of workers may ask at any time, and a restart needs the trials
-only.
+It uses pymoo's operators (selection, simulated binary crossover, polynomial mutation, survival), but no generations:
+every ``ask`` selects the population from all results, and breeds children until enough of them are new and within the
+free limits. Any number of workers may therefore ask at any time, and a restart needs only the trials.
 
 References:
     Blank and Deb, pymoo, IEEE Access 2020; Deb et al., NSGA-II, 2002; Deb and Jain, NSGA-III, 2014.
@@ -33,7 +32,7 @@ class Nsga2(BaseStrategy):
     Args:
         problem: The search problem.
         seed: Random seed.
-        population: Trials that may be parents.
+        population: Number of trials that may be parents.
 
     Raises:
         MissingExtra: pymoo is not installed.
@@ -54,7 +53,7 @@ class Nsga2(BaseStrategy):
         self._algorithm.random_state = self.rng
 
     def propose(self, count: int) -> Rows:
-        """Children of the population, once it is full."""
+        """Children of the population once it is full; before that, none."""
         if self.history.trial_count + len(self.history.pending) < self.population or len(self.history) < 2:
             return self.initial_rows(count)
         parents = self._survivors()
@@ -102,7 +101,7 @@ class Nsga2(BaseStrategy):
 
 
 class Nsga3(Nsga2):
-    """NSGA-III, for three and more objectives: the population spreads along even directions."""
+    """NSGA-III, for three or more objectives: the population spreads along evenly distributed directions."""
 
     def _made(self) -> GeneticAlgorithm:
         from pymoo.algorithms.moo.nsga3 import NSGA3
@@ -127,18 +126,18 @@ class Nsga3(Nsga2):
     def _survival(self) -> Survival:
         from pymoo.algorithms.moo.nsga3 import ReferenceDirectionSurvival
 
-        return ReferenceDirectionSurvival(self._directions)  # it remembers; the history remembers for it
+        return ReferenceDirectionSurvival(self._directions)  # pymoo's survival is stateful; the history has the state
 
 
 def _directions(goals: int, partitions: int) -> float:
-    """Number of even directions."""
+    """Number of evenly distributed directions."""
     import math
 
     return math.comb(goals + partitions - 1, partitions) if goals > 1 else math.inf
 
 
 def _by_violation_then_chance(pop: Population, pairs: Rows, random_state: np.random.Generator, **_: object) -> Rows:
-    """pymoo's own comparison draws from an unseeded generator."""
+    """Comparison by violation, then at random; pymoo's own uses an unseeded generator."""
     violation = pop.get("CV")[:, 0]
     a, b = pairs[:, 0], pairs[:, 1]
     chance = np.where(random_state.random(len(pairs)) < 0.5, a, b)

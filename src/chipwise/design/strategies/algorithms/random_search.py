@@ -8,13 +8,12 @@ from numpy.typing import ArrayLike
 from chipwise.design.strategies.history import History
 from chipwise.design.strategies.strategy import Problem, Rows
 
-_DRAWS = 200  # batches drawn before the space is listed instead
-_LISTED = 100_000  # rows up to which a space is listed when draws repeat
+_DRAWS = 200  # batches sampled before the space is enumerated instead
+_LISTED = 100_000  # largest space to enumerate if samples repeat
 
 
 class RandomSearch:
-    """Random rows of the space, those within the free limits first. See
-    :class:`chipwise.design.strategies.strategy.Strategy`."""
+    """Random rows of the space, those within the free limits first."""
 
     def __init__(self, problem: Problem, *, seed: int) -> None:
         self.problem, self.history = problem, History(problem)

@@ -1,7 +1,7 @@
-"""Policy gradient: independent policies over the choices, one for each trade-off, rewarded by their trials.
+"""Policy gradient: independent policies over the choices, one per trade-off, rewarded by their trials.
 
-Every trial teaches every policy, weighted by how much likelier that policy was to draw it than all together. Rows that
-break a free limit cost no trial: they are drawn, priced, and taught as losses at once.
+Every trial updates every policy, with importance weights: the row's probability under the policy relative to that under
+the mixture of all. Rows that break a free limit need no trial: they are priced and used as failures at once.
 
 References:
     Williams, REINFORCE, 1992; Zoph and Le, Neural Architecture Search with Reinforcement Learning, ICLR 2017. The
@@ -19,12 +19,12 @@ from chipwise.design.strategies.algorithms.base import BaseStrategy
 from chipwise.design.strategies.algorithms.choice_table import ChoiceTable, gumbel
 from chipwise.design.strategies.strategy import Problem, Rows
 
-_POLICIES = 10  # trade-offs, where there are several objectives
+_POLICIES = 10  # number of trade-offs, with several objectives
 _RATE, _FREE_RATE = 0.35, 0.05
 _CLIP = 2.0
 _DRAWN, _ROUNDS = 48, 12
-_OPENING = 20  # trials from all strata before the policies draw, where limits are free
-_FORGET = 0.995  # what is left of the logits after each update, so that no choice is ruled out for good
+_OPENING = 20  # trials from all strata before the policies are used, if limits are free
+_FORGET = 0.995  # decay of the logits per update, so that no choice is ruled out for good
 
 
 class Reinforce(BaseStrategy):
@@ -33,7 +33,7 @@ class Reinforce(BaseStrategy):
     Args:
         problem: The search problem.
         seed: Random seed.
-        rate: How far one trial moves a policy's logits.
+        rate: Learning rate of a policy's logits.
     """
 
     def __init__(self, problem: Problem, *, seed: int, rate: float = _RATE) -> None:
@@ -46,7 +46,7 @@ class Reinforce(BaseStrategy):
         self._turn = 0
 
     def propose(self, count: int) -> Rows:
-        """Samples of the policies in turns."""
+        """Samples of the policies in turn."""
         if self.history.trial_count + len(self.history.pending) < _OPENING and self.problem.free_limits:
             return self.initial_rows(count)
         found = self.history.rows[:0]
@@ -58,7 +58,7 @@ class Reinforce(BaseStrategy):
                 excess = self.violation(drawn)
                 usable = self.usable(drawn[excess <= 0])
                 usable = usable[~(usable[:, None] == found[None]).all(axis=2).any(axis=1)]
-                if (excess > 0).mean() > 0.5:  # updates without trials, until most draws hold the limits
+                if (excess > 0).mean() > 0.5:  # updates without trials, until most samples keep the limits
                     self._learn(policy, drawn, _FREE_RATE * (excess.mean() - excess) / (excess.std() + 1e-9))
                 if len(usable):
                     found = np.vstack([found, usable[:1]])
@@ -82,7 +82,7 @@ class Reinforce(BaseStrategy):
             scaled = weights * (points - low) / span
             loss = scaled.max(axis=1) + 0.1 * scaled.sum(axis=1)
             loss = np.where(excess > 0, loss.max() + excess, loss)
-            rank = (loss[before:, None] > loss[None]).mean(axis=1)  # share of all trials that did better
+            rank = (loss[before:, None] > loss[None]).mean(axis=1)  # share of all trials that were better
             self._learn(policy, new, self._rate * np.minimum(share[:, policy], _CLIP) * (0.5 - rank) * 2)
             self._logits[policy] *= _FORGET ** len(new)
 
@@ -90,6 +90,6 @@ class Reinforce(BaseStrategy):
         return self._table.rows(self._logits[policy] + gumbel(self.rng, (_DRAWN, self._table.width)))
 
     def _learn(self, policy: int, rows: Rows, advantage: Float64Array) -> None:
-        """One step along the gradient of the log likelihood of ``rows``, each times its advantage, (n,)."""
+        """One gradient step on the log likelihood of ``rows``, weighted by their advantages, (n,)."""
         chance = self._table.probabilities(self._logits[policy : policy + 1])
         self._logits[policy] += advantage @ (self._table.one_hot(rows) - chance)

@@ -1,8 +1,8 @@
-"""Google Vizier's designers behind the strategies' contract, in this process: no service is needed.
+"""Google Vizier's designers as strategies, in this process; no service is needed.
 
-The designer sees every objective as a black box and whether a trial met the limits, as it would without chipwise. What
-the cost model knows is used around it: a suggestion that breaks a free limit, or that was tried, gives way to a row
-near it that does neither. After a restart the designer receives all trials again.
+The designer treats every objective as a black box and is told whether a trial met the limits, as without chipwise. The
+cost model is used outside the designer: a suggestion that breaks a free limit, or that was tried before, is replaced by
+a nearby row. After a restart the designer receives all trials again.
 
 References:
     Song et al., Open Source Vizier, AutoML 2022. Song et al., The Vizier Gaussian Process Bandit Algorithm, 2024,
@@ -29,16 +29,16 @@ DESIGNERS = ("gp", "eagle", "nsga2")
 
 
 class Vizier(BaseStrategy):
-    """A designer of Google Vizier's.
+    """A designer of Google Vizier as a strategy.
 
     Args:
         problem: The search problem.
         seed: Random seed of the designer.
         designer: ``gp`` (Vizier's own default: a Gaussian process, upper confidence bounds and pure exploration),
-            ``eagle`` (one objective alone) or ``nsga2``.
+            ``eagle`` (one objective only) or ``nsga2``.
 
     Raises:
-        MissingExtra: google-vizier, or what its designers need, is not installed.
+        MissingExtra: google-vizier, or a package that its designers need, is not installed.
         InputError: There is no such designer, or it takes one objective and the problem has several.
     """
 
@@ -77,7 +77,7 @@ class Vizier(BaseStrategy):
         return designers.NSGA2Designer(stated, seed=seed)
 
     def propose(self, count: int) -> Rows:
-        """Suggestions of the designer, repaired where they cannot be tried."""
+        """Suggestions of the designer, repaired if they cannot be tried."""
         opening = self.initial_rows(count) if not len(self.history) else self.history.rows[:0]
         if len(opening) or self._designer is None:
             return opening
@@ -90,13 +90,13 @@ class Vizier(BaseStrategy):
             row = np.clip(row, 0, self.problem.cardinalities - 1)
             rows = self.repaired(row[None])
             if len(rows):
-                self.history.mark_pending(rows)  # so that no other suggestion is mended to it
+                self.history.mark_pending(rows)  # no other suggestion may be replaced by the same row
                 found = np.vstack([found, rows])
         self.history.unmark_pending(found)
         return found
 
     def _tell(self, designer: Designer) -> None:
-        """Reports newly ended and running trials."""
+        """Reports newly finished and running trials to the designer."""
         history = self.history
         completed = []
         for row, values, good in zip(

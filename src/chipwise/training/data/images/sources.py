@@ -155,7 +155,7 @@ def read_folder(spec: ImagesSpec, base: Path, size: int, channels: int) -> Label
             pixels.append(_array(read_image(path, channels=channels), size, channels))
             labels.append(label)
     if not pixels:
-        raise DataError(f"{folder}: holds no images ({', '.join(SUFFIXES)})")
+        raise DataError(f"{folder}: contains no images ({', '.join(SUFFIXES)})")
     return _own(spec, np.stack(pixels), np.array(labels), tuple(classes))
 
 
@@ -176,7 +176,7 @@ def read_idx_files(spec: ImagesSpec, base: Path, size: int, channels: int) -> La
     """Images and labels in IDX files, gzipped or not."""
     images, labels = read_idx(base / spec.path), read_idx(base / spec.labels)
     if images.ndim not in (3, 4) or labels.ndim != 1 or len(images) != len(labels):
-        raise DataError(f"{base / spec.path}: {images.shape} are no images of {len(labels)} labels")
+        raise DataError(f"{base / spec.path}: images of shape {images.shape} do not match {len(labels)} labels")
     _require_images(images, base / spec.path)
     numbered = np.unique(labels)
     names = tuple(map(str, numbered.tolist()))
@@ -202,7 +202,7 @@ def read_numpy(spec: ImagesSpec, base: Path, size: int, channels: int) -> Labell
     if len(names) != len(numbered):
         raise DataError(f"{path}: classes has {len(names)} names for {len(numbered)} different labels")
     if twice := next((name for name in names if names.count(name) > 1), None):
-        raise DataError(f"{path}: classes names {twice!r:.60} for two labels")
+        raise DataError(f"{path}: classes gives two labels the name {twice!r:.60}")
     pixels = images if images.ndim == 4 else images[..., None]
     return _own(spec, resized(pixels, size, channels), np.searchsorted(numbered, labels), names)
 
@@ -246,9 +246,9 @@ def read_idx(path: Path) -> NDArray[np.uint8]:
         check_unpacked(count, len(packed), file=path)
         content = stream.read(count + 1)
     except (OSError, EOFError, zlib.error) as error:
-        raise DataError(f"{path}: not a whole gzip file: {error}") from None
+        raise DataError(f"{path}: not a complete gzip file: {error}") from None
     if len(shape) != head[3] or len(content) != count:
-        raise DataError(f"{path}: an IDX file of {shape} that is not whole")
+        raise DataError(f"{path}: an IDX file of {shape} that is incomplete")
     return np.frombuffer(content, np.uint8).reshape(shape)
 
 

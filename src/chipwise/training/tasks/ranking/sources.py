@@ -133,7 +133,7 @@ def read_parquet(spec: InteractionsSpec, base: Path) -> Interactions:
     try:
         seconds = np.array([each.timestamp() if hasattr(each, "timestamp") else float(each) for each in times])
     except (TypeError, ValueError, OverflowError) as error:
-        raise DataError(f"{path}: {spec.time} holds what is no time: {error}") from None
+        raise DataError(f"{path}: {spec.time} contains an invalid time: {error}") from None
     if not np.isfinite(seconds).all() or None in users or None in items:
         raise DataError(f"{path}: a row lacks its {spec.user}, {spec.item} or {spec.time}")
     return _ordered(

@@ -12,7 +12,7 @@ from chipwise.errors import DataError, SpecError
 from chipwise.training.data.text_rows import text_rows
 
 LICENCE = "CC0 (made by chipwise)"
-COMMANDS = {  # by label; * stands for a thing, # templates by label; * is replaced by an object or room, # by a number
+COMMANDS = {  # templates by label; * is replaced by an object or room, # by a number
     "light on": ("turn on the * light", "turn the * light on", "make it brighter in the *", "the * is too dark"),
     "light off": ("turn off the * light", "turn the * light off", "make it dark in the *", "no more light in the *"),
     "warmer": ("set the * to # degrees more", "turn the * heating up", "the * is too cold", "warm up the *"),

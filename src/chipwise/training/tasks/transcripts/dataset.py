@@ -43,7 +43,7 @@ class TranscribedSpectrograms(LabelledArrays):
     def require_fit(self, arch: ArchSpec) -> None:
         """Raises InputError if the model's spectrograms or characters differ, or it has too few positions."""
         if arch.outputs != len(self.classes):
-            raise InputError(f"the model tells {arch.outputs} characters apart, the data has {len(self.classes)}")
+            raise InputError(f"the model has {arch.outputs} characters, the data has {len(self.classes)}")
         LabelledArrays.require_fit(self, arch)
         if not isinstance(arch.head, Ctc):
             raise InputError(f"{arch.name} does not transcribe: its head is {arch.head.name}")
