@@ -305,7 +305,7 @@ def comparison(record: RunRecord) -> str:
                 f"({record.words.show(a.value, metric)} against {record.words.show(b.value, metric)}, {a.source})"
             )
     if not parts:
-        return "Winner and reference design cannot be compared yet: no number is known of both."
+        return "Winner and reference design cannot be compared yet: they have no known number in common."
     opening = ""
     if ours is not None and theirs is not None:
         does = "is expected to predict the text" if by_law(record) else record.words.labels.verb

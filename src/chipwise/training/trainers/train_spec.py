@@ -39,7 +39,7 @@ class TrainSpec:
         if self.kind in ("local", "jobs") and rest:
             raise SpecError(f"{self.kind} takes nothing after its name, but has {short(rest)}", field="on")
         if self.device is not None and self.kind not in ("ray", "jobs"):
-            raise SpecError(f"{self.kind} trains on {self.trains_on}; only ray and jobs can choose", field="device")
+            raise SpecError(f"{self.kind} trains on {self.trains_on}; only ray and jobs let you choose", field="device")
         _ = self.usd_per_s
 
     @property

@@ -47,7 +47,7 @@ def _by_law(record: RunRecord) -> str:
             "the interval)."
         )
     return (
-        "Nothing was trained: the loss is what the law expects. The cost of filled points was measured there by a kit, "
+        "Nothing was trained: the loss is what the law expects. The cost of filled points was measured by a kit, "
         "that of open points is predicted (bars show the interval)."
     )
 

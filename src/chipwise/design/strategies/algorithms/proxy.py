@@ -1,7 +1,7 @@
 """Training-free search: explores the front of a given score and the free costs, without learning from trials.
 
 The score is the problem's prior, such as a parameter count, a scaling law or synaptic flow. Without a prior, a higher
-cost counts as a better score. Trials only confirm.
+cost counts as a better score. Trials only confirm its choices.
 
 References:
     Javaheripi et al., LiteTransformerSearch, NeurIPS 2022: decoder parameters as a proxy of perplexity.
