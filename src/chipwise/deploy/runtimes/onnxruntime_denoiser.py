@@ -100,9 +100,9 @@ class OnnxDenoiser(SinglePass):
         return self.prefill(noise)
 
     def answer(self, *inputs: AnyArray) -> AnyArray:
-        """Velocities (batch, C, Y, X) of one pass, for images, times, labels and step sizes."""
-        images, times, labels, sizes = inputs
-        given = {"image": images, "label": labels, "time": times[:, None], "step": sizes[:, None]}
+        """Velocities (batch, C, Y, X) of one pass, for images, times and labels."""
+        images, times, labels = inputs
+        given = {"image": images, "label": labels, "time": times[:, None]}
         names = [each.name for each in self._session.get_inputs()]
         found: AnyArray = self._session.run(["velocity"], {name: given[name] for name in names})[0]
         return found

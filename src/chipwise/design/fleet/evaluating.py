@@ -332,10 +332,6 @@ class Evaluator:
         """Saturated throughput of one replica that only decodes."""
         return 0.0 if candidate.writing is None else _capacity(candidate, candidate.writing, z)
 
-    def overloaded(self, candidate: Candidate, replicas: int, z: float) -> bool:
-        """Whether the arrival rate exceeds the capacity of this many replicas."""
-        return self.rate_per_s > replicas * self.capacity_per_s(candidate, z) * (1 + 1e-9)
-
 
 def _capacity(candidate: Candidate, full: Saturation, z: float) -> float:
     slow = candidate.slow(z)
