@@ -12,8 +12,15 @@ import chipwise
 from chipwise.api.testing.machines import round_machine
 from chipwise.cli.app import app
 from chipwise.deploy.measure.store import kept_as, profile_path
-from chipwise.design.models.this_machine import weights_here
+from chipwise.design.models.this_machine import kind_of, weights_here
 from chipwise.errors import InputError, Unsupported
+from chipwise.model.arch.arch import ArchSpec
+from chipwise.model.arch.ends import Classes
+from chipwise.model.arch.feed_forward import FeedForward
+from chipwise.model.arch.layer import Layer
+from chipwise.model.kinds.sentence.choices import SentenceSpace
+from chipwise.model.kinds.sentence.stem import SentenceStem
+from chipwise.model.kinds.sound.choices import SoundSpace
 from chipwise.model.kinds.sound.published import encoder_of
 from chipwise.model.published.read import resolve
 from chipwise.predict.cost.request import throughput
@@ -113,3 +120,14 @@ def test_own_weights_of_this_machine_are_those_of_the_model() -> None:
     assert weights_here("gpt2", "own") is None
     assert weights_here("gpt2", None) is None
     assert weights_here("gpt2", "int8") == "int8"
+
+
+def test_each_kind_has_the_profile_that_its_searches_calibrate() -> None:
+    """Classifiers of short texts have the nodes of image classifiers, so they share that profile."""
+    ends = {"d_model": 8, "layers": (Layer(attention=None, ffn=FeedForward(width=8)),), "max_tokens": 4}
+    texts = ArchSpec(
+        stem=SentenceStem(words=9, tokens=4), head=Classes(count=2, pooling="mean"), positions="learned", **ends
+    )
+    assert kind_of(texts) == SentenceSpace.calibration == "images"
+    assert kind_of("whisper-tiny") == SoundSpace.calibration == "sounds"
+    assert kind_of("gpt2") == kind_of(texts, "gpt2") == ""

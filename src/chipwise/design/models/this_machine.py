@@ -70,8 +70,8 @@ def profile_here(runtime: str, threads: int = 1, *, kind: str = "") -> MachinePr
 def kind_of(*models: str | Path | ArchSpec) -> str:
     """The profile that the models need: ``images``, ``ranking`` or ``sounds``; empty for text, and for several."""
     archs = [model if isinstance(model, ArchSpec) else resolve(model) for model in models]
-    read = {"sound" if arch.sound_s is not None else arch.reads for arch in archs}
-    return {"image": "images", "request": "ranking", "sound": "sounds"}.get(read.pop(), "") if len(read) == 1 else ""
+    kinds = {arch.first_stem.calibration for arch in archs}
+    return kinds.pop() if len(kinds) == 1 else ""
 
 
 def estimate_on(request: Request, *, hypothetical: bool = False) -> CostEstimate:

@@ -277,7 +277,7 @@ def profile_of(file: str | Path) -> Path:
     whole, _ = _read(file)
     target = build(TargetSpec, whole.get("target", {}), file=str(file), field="target")
     space = whole["space"] if isinstance(whole["space"], Mapping) else {}
-    kinds = {"image": "images", "ranking": "ranking", "sound": "sounds"}
+    kinds = {"image": "images", "ranking": "ranking", "sentence": "images", "sound": "sounds"}
     kind = next((kinds[name] for name in kinds if name in space), "")
     return profile_path(kept_as(target.runtime, kind), target.threads)
 

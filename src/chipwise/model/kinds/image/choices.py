@@ -79,7 +79,7 @@ class ImageSpace(Choices):
 
     noun: ClassVar[str] = "images"
     models: ClassVar[str] = "image classifiers"
-    calibration: ClassVar[str] = "images"
+    calibration: ClassVar[str] = ImageStem.calibration
 
     size: int  # pixels on each side; images are scaled to it
     classes: int

@@ -41,6 +41,7 @@ class QuestionStem(Stem):
 
     reads: ClassVar[Reads] = "image"
     does: ClassVar[str] = "answer questions about images"
+    calibration: ClassVar[str] = "images"
     asks: ClassVar[bool] = True
     image: ImageStem
     question: Question

@@ -31,7 +31,7 @@ class RankingSpace(Choices):
     choices: ClassVar[tuple[str, ...]] = ("mixing", "table", "score")
     noun: ClassVar[str] = "requests"
     models: ClassVar[str] = "ranking models"
-    calibration: ClassVar[str] = "ranking"
+    calibration: ClassVar[str] = RankingStem.calibration
     bare: ClassVar[bool] = True
 
     items: int

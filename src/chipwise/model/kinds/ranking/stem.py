@@ -36,6 +36,7 @@ class RankingStem(Stem):
 
     reads: ClassVar[Reads] = "request"
     does: ClassVar[str] = "rank candidates"
+    calibration: ClassVar[str] = "ranking"
     ranks: ClassVar[bool] = True
     fusions: ClassVar[tuple[str, ...]] = FUSIONS
     items: int

@@ -30,7 +30,7 @@ class SentenceSpace(Choices):
     choices: ClassVar[tuple[str, ...]] = ("table",)
     noun: ClassVar[str] = "texts"
     models: ClassVar[str] = "classifiers of texts"
-    calibration: ClassVar[str] = "images"  # these models have the same nodes, plus a table
+    calibration: ClassVar[str] = SentenceStem.calibration
 
     size: int  # words per text
     words: int  # rows of the word table

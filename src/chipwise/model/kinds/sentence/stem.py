@@ -26,6 +26,7 @@ class SentenceStem(Stem):
 
     reads: ClassVar[Reads] = "request"
     does: ClassVar[str] = "tell texts apart"
+    calibration: ClassVar[str] = "images"
     words: int
     tokens: int
     width: int = 0

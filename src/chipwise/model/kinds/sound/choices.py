@@ -35,7 +35,7 @@ class SoundSpace(Choices):
     choices: ClassVar[tuple[str, ...]] = ("stride", "window", "module")
     noun: ClassVar[str] = "sounds"
     models: ClassVar[str] = "models of sound"
-    calibration: ClassVar[str] = "sounds"
+    calibration: ClassVar[str] = SoundStem.calibration
     off_sheets: ClassVar[str] = "models that transcribe"
 
     size: int  # frames of 10 ms

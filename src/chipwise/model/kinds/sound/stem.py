@@ -57,6 +57,7 @@ class SoundStem(Stem):
 
     reads: ClassVar[Reads] = "sound"
     does: ClassVar[str] = "take audio"
+    calibration: ClassVar[str] = "sounds"
     seconds: float
     rate: float
     channels: int
