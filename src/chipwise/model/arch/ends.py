@@ -9,7 +9,7 @@ from typing import ClassVar
 from chipwise.core.arrays import Count
 from chipwise.core.fields import check_fields, positive
 from chipwise.errors import SpecError
-from chipwise.model.arch.trunk import LAST, Head, Pooling, Reads, Stem, Trunk
+from chipwise.model.arch.trunk import Head, Pooling, Reads, Stem, Trunk
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -122,8 +122,6 @@ class States(Head):
         check_fields(self)
         if self.projection < 0:
             raise SpecError(f"must be at least 0, not {self.projection}", field="projection")
-        if self.pooling == "last":
-            raise SpecError(LAST, field="pooling")
 
     def parameters(self, trunk: Trunk, stem: Stem) -> int:
         """Parameters of the projection and of attention pooling."""

@@ -8,7 +8,7 @@ from typing import Literal
 from chipwise.model.arch.arch import ArchSpec
 from chipwise.model.arch.ends import Classes, Pooler, States
 from chipwise.model.kinds.image.stem import ImageStem
-from chipwise.model.kinds.question.projector.spec import projector_of
+from chipwise.model.kinds.question.projector.spec import Projector
 
 Gives = Literal["states", "vector", "logits", "tokens"]
 
@@ -30,16 +30,15 @@ def given_shape(arch: ArchSpec, stem: ImageStem) -> tuple[int, ...]:
         return (arch.head.projection or arch.d_model,)
     if kind == "logits":
         return (arch.outputs,)
-    projector = projector_of(arch.head)
-    if projector is None:
+    if kind == "states":
         return stem.tokens, arch.d_model
+    projector = arch.head_as(Projector)
     return projector.tokens_of(stem.grid, stem.axes), projector.token_width
 
 
 def as_run(arch: ArchSpec) -> ArchSpec:
     """``arch`` as it is computed: without trailing layers whose results are unused, and then without the final norm."""
-    projector = projector_of(arch.head)
-    if projector is None or not projector.unused_layers:
+    if gives(arch) != "tokens" or not (projector := arch.head_as(Projector)).unused_layers:
         return arch
     kept = arch.layers[: len(arch.layers) - projector.unused_layers]
     return replace(arch, layers=kept, final_norm=False, head=replace(projector, unused_layers=0))

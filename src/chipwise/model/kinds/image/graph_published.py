@@ -22,7 +22,7 @@ from chipwise.model.kinds.image.graph import attend
 from chipwise.model.kinds.image.patches.onnx import add_classes, add_first, add_patches
 from chipwise.model.kinds.image.stem import ImageStem
 from chipwise.model.kinds.question.projector.onnx import add_projector
-from chipwise.model.kinds.question.projector.spec import Projector, projector_of
+from chipwise.model.kinds.question.projector.spec import Projector
 
 
 def _stem(s: Stream) -> None:
@@ -43,8 +43,8 @@ def _head(s: Stream) -> None:
     if kind == "logits":
         s.x = _mean(graph, stem, s.sum())
     x = s.end()
-    if (projector := projector_of(arch.head)) is not None:
-        x = _tokens(graph, arch, projector, stem, x)
+    if kind == "tokens":
+        x = _tokens(graph, arch, arch.head_as(Projector), stem, x)
     elif arch.head.pooling == "attention":
         x = _pooled(graph, arch, x, positions=stem.tokens)
     if isinstance(arch.head, Pooler):

@@ -14,7 +14,7 @@ from chipwise.model.kinds.image.gives import gives
 from chipwise.model.kinds.image.patches.lower import lower_classes, lower_patches
 from chipwise.model.kinds.image.stem import ImageStem
 from chipwise.model.kinds.question.projector.lower import lower_projector
-from chipwise.model.kinds.question.projector.spec import projector_of
+from chipwise.model.kinds.question.projector.spec import Projector
 from chipwise.model.ops.attention import AttentionOp
 from chipwise.model.ops.elementwise import Elementwise
 from chipwise.model.ops.matmul import Matmul
@@ -32,20 +32,21 @@ def _stem(at: Pass) -> None:
 
 def _head(at: Pass) -> None:
     """Adds the last sum and norm, and the operators that pool or project the states."""
-    arch, batch, d = at.arch, at.batch, at.arch.d_model
+    arch, batch, d, kind = at.arch, at.batch, at.arch.d_model, gives(at.arch)
     stem = arch.stem_as(ImageStem)
     patches = Elementwise(function="split", elements=batch * stem.patches * d)
-    if gives(arch) == "vector" and arch.head.pooling == "first":
+    if kind == "vector" and arch.head.pooling == "first":
         at.put_sum()
         at.put("first", [("", lower_cut(width=d, rows=at.rows, kept=batch))])
         at.tokens = 1
-    if gives(arch) == "logits":
+    if kind == "logits":
         at.put_sum()
         at.put("patches", [("", patches)])
         at.put("mean", [("", PoolOp(batch=batch, positions=stem.patches, width=d))])
         at.tokens = 1
     at.put_end()
-    if (projector := projector_of(arch.head)) is not None:
+    if kind == "tokens":
+        projector = arch.head_as(Projector)
         if stem.prefix_tokens:
             at.put("patches", [("", patches)])
         at.put("projector", lower_projector(projector, stem, d_model=d, weights=at.head, batch=batch))

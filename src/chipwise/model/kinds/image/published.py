@@ -19,9 +19,9 @@ from chipwise.model.kinds.form import Form
 from chipwise.model.kinds.image import lower_published, weights
 from chipwise.model.kinds.image.distances.spec import bias_rows
 from chipwise.model.kinds.image.form import same_patches, sketch
-from chipwise.model.kinds.image.gives import as_run
+from chipwise.model.kinds.image.gives import as_run, gives
 from chipwise.model.kinds.image.stem import ImageStem
-from chipwise.model.kinds.question.projector.spec import Projector, projector_of
+from chipwise.model.kinds.question.projector.spec import Projector
 
 _FREE = {
     "stem", "head", "pooling", "causal", "embedding_norm", "final_norm", "scale", "projector", "projection",
@@ -63,17 +63,14 @@ def _departures(arch: ArchSpec) -> Iterator[str]:
     last = arch.layers[-1] if arch.layers else None
     if arch.head.pooling == "attention" and (last is None or last.attention is None or last.ffn is None):
         yield "pooling by attention behind a layer without attention and feed-forward is not built"
-    if projector_of(arch.head) is not None:
+    if gives(arch) == "tokens":
         yield from _projector_departures(arch)
     yield from in_layers(arch.layers, lambda layer: _layer_departures(layer, stem))
 
 
 def _projector_departures(arch: ArchSpec) -> Iterator[str]:
     """Reasons why a tower's projector is not built."""
-    projector, stem = projector_of(arch.head), arch.stem
-    if projector is None or not isinstance(stem, ImageStem):
-        yield "there is no projector"
-        return
+    projector, stem = arch.head_as(Projector), arch.stem_as(ImageStem)
     if projector.activation != "gelu" and len(projector.widths) > 1:
         yield f"a projector with {projector.activation} between its matrices is not built"
     if projector.deeper:

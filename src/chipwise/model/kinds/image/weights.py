@@ -5,8 +5,9 @@ from __future__ import annotations
 from chipwise.model.arch.arch import ArchSpec
 from chipwise.model.arch.ends import Classes, Pooler
 from chipwise.model.blocks.weights import Shapes, feed_forward, linear, norm
+from chipwise.model.kinds.image.gives import gives
 from chipwise.model.kinds.image.stem import CONV_EDGE, ImageStem
-from chipwise.model.kinds.question.projector.spec import projector_of
+from chipwise.model.kinds.question.projector.spec import Projector
 from chipwise.model.kinds.question.question import image_of, question_of
 
 
@@ -73,7 +74,8 @@ def encoder_head(arch: ArchSpec) -> Shapes:
         yield from linear("head", arch.outputs, d, bias=True)
     if arch.head.projection:
         yield from linear("projection", arch.head.projection, d, bias=False)
-    if (projector := projector_of(arch.head)) is not None:
+    if gives(arch) == "tokens":
+        projector = arch.head_as(Projector)
         if projector.norm != "none":
             width = projector.norm_width(d, given.axes)
             yield "projector.norm.weight", (width,)

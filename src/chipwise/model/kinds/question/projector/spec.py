@@ -139,8 +139,3 @@ class Projector(Head):
     def record(self) -> Mapping[str, object]:
         """Record of the projector, in place of a head."""
         return {"head": self.name, "projector": self}
-
-
-def projector_of(head: Head) -> Projector | None:
-    """``head`` if it is a projector, else None."""
-    return head if isinstance(head, Projector) else None
