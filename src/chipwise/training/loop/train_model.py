@@ -21,12 +21,13 @@ from typing import Any, Literal
 from chipwise.core import units
 from chipwise.core.digest import digest, plain
 from chipwise.core.files import read_json, storage, write_atomic, write_json
+from chipwise.core.record import Record
 from chipwise.deploy.export.hf import save_pretrained
 from chipwise.errors import InputError, SpecError, StudyError, UnitError
 from chipwise.hardware import datasheet
 from chipwise.model.arch.io import to_data
 from chipwise.model.walk.built import require_trained
-from chipwise.training.data.recipe import Recipe
+from chipwise.training.data.recipe import TEXT_TABLE_DECAY, Recipe
 from chipwise.training.data.text import Corpus, DataSpec, load_corpus
 from chipwise.training.data.tokenizer import LARGEST, SMALLEST, TokenStore
 from chipwise.training.data.tokens import TokenData, load_tokens
@@ -118,6 +119,7 @@ def train_model(
     wanted, base = data_spec(data)
     target = Path(out) if out is not None else Path("runs") / f"train-{origin.arch.name.replace('/', '-')}"
     with joined(execution) as joint:
+        recipe = dataclasses.replace(recipe, table_decay=_table_decay(target, origin, recipe))
         rate, peak_source = peak_of(peak, joint)
         joint = dataclasses.replace(joint, peak_flops_per_s=rate)
         corpus = load_corpus(wanted, base=base) if rank() == 0 else None
@@ -229,6 +231,14 @@ def peak_of(text: str | None, execution: Execution) -> tuple[float | None, str]:
                 f"--peak {text!r} is neither a rate such as 989 TFLOP/s nor a chip of chipwise devices"
             ) from None
     return datasheet.load(text).peak(form), f"data sheet of {text}, {form}"
+
+
+def _table_decay(target: Path, origin: Origin, recipe: Recipe) -> float:
+    """The decay that the folder's training began with; in a new folder that of texts, for models of random weights."""
+    if (target / ABOUT).exists():
+        held = read_json(target / ABOUT)
+        return Record.of(held if isinstance(held, dict) else {}).record("recipe").get("table_decay", float, 0.0)
+    return recipe.table_decay if origin.weights is not None else TEXT_TABLE_DECAY
 
 
 def _settings(origin: Origin, data: DataSpec, seed: int, recipe: Recipe, execution: Execution) -> dict[str, object]:

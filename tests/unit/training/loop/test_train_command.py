@@ -599,3 +599,22 @@ def test_the_command_line_trains_and_evaluates(spec: Path, text: Path, tmp_path:
     assert "true class (down), predicted (across):\n" in shown.output
     held = [sum(row) for row in reached["model"]["confusion"]]
     assert [f"of {count} right" in shown.output for count in held] == [True] * 3
+
+
+def test_tables_decay_in_a_new_training_and_as_before_in_an_older_one(spec: Path, fast: dict, tmp_path: Path) -> None:
+    """A folder from before there was the decay continues without it; weights that were given are not decayed."""
+
+    def held(folder: Path) -> dict:
+        return json.loads((folder / "training.json").read_text())["recipe"]
+
+    first = train_model(spec, steps=4, out=tmp_path / "new", **fast)
+    assert held(tmp_path / "new")["table_decay"] == 0.1
+    on = tmp_path / "on"
+    train_model(first.folder, steps=4, out=on, **fast)
+    assert "table_decay" not in held(on)
+    older = json.loads((tmp_path / "new" / "training.json").read_text())
+    del older["recipe"]["table_decay"]
+    (tmp_path / "older").mkdir()
+    (tmp_path / "older" / "training.json").write_text(json.dumps(older))
+    train_model(spec, steps=4, out=tmp_path / "older", resume=True, **fast)
+    assert "table_decay" not in held(tmp_path / "older")
