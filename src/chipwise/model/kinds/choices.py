@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Literal
 
 from chipwise.model.arch.arch import ArchSpec
 from chipwise.model.arch.layer import AnyFeedForward, Layer
+from chipwise.model.arch.mixers import Attention
 
 Chosen = Mapping[str, Any]
 """Chosen values by the name of the choice, as in a run file."""
@@ -112,6 +113,22 @@ class Choices(ABC):
     def other_input(self, arch: ArchSpec, *, run: str) -> str:
         """Why ``arch``, an external model, cannot read the data of the run called ``run``; empty if it can."""
         return ""
+
+
+def bidirectional(parts: tuple[Any, ...], *, head_size: int, ffn: AnyFeedForward | None, **further: Any) -> Layer:
+    """A layer with biases whose positions attend to all others; ``further`` are fields of its attention."""
+    heads, kv_heads, *_ = parts
+    attention = Attention(
+        heads=heads,
+        kv_heads=kv_heads,
+        head_size=head_size,
+        qkv_bias=True,
+        out_bias=True,
+        rope=False,
+        causal=False,
+        **further,
+    )
+    return Layer(attention=attention, ffn=None if ffn is None else replace(ffn, bias=True))
 
 
 def other_sizes(arch: ArchSpec, *, run: str, got: Mapping[str, int], wanted: Mapping[str, int]) -> str:

@@ -10,6 +10,7 @@ import functools
 import math
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 LONGEST = 256  # most tokens for which explicit products are used
@@ -29,23 +30,19 @@ def causal_attention(q_BNTH: Tensor, k_BKTH: Tensor, v_BKTH: Tensor) -> Tensor:
     return torch.bmm(seen, v).view(batch, heads, tokens, size)
 
 
-def full_attention(
-    q_BNTH: Tensor, k_BNTH: Tensor, v_BNTH: Tensor, hidden_BT: Tensor | None, bias_1NTT: Tensor | None = None
-) -> Tensor:
-    """Softmax attention of every token to all tokens, (B, N, T, H); keys and values may come from another sequence.
+def full_attention(q_BNTH: Tensor, k_BNSH: Tensor, v_BNSH: Tensor, added: Tensor | None = None) -> Tensor:
+    """Softmax attention of every token to all, (B, N, T, H); keys and values may be of another sequence.
 
-    ``hidden_BT`` is added to the scores of its positions, or ``bias_1NTT`` to those of each pair.
+    ``added`` is added to the scores (B, N, T, S); axes of one value stand for all.
     """
-    batch, heads, tokens, size = q_BNTH.shape
-    q, k, v = (part.reshape(batch * heads, -1, size) for part in (q_BNTH, k_BNTH, v_BNTH))
-    if bias_1NTT is not None:
-        added = bias_1NTT.to(q.dtype).expand(batch, -1, -1, -1).reshape(-1, tokens, tokens)
-    elif hidden_BT is None:
-        added = q.new_zeros(1, 1, 1)
-    else:
-        added = hidden_BT.to(q.dtype)[:, None, None].expand(batch, heads, 1, tokens).reshape(-1, 1, tokens)
-    scores = torch.baddbmm(added, q, k.transpose(1, 2), alpha=1 / math.sqrt(size))
-    return torch.bmm(torch.softmax(scores, dim=-1, dtype=q.dtype), v).view(batch, heads, tokens, size)
+    added = None if added is None else added.to(q_BNTH.dtype)
+    if k_BNSH.shape[2] > LONGEST:
+        return F.scaled_dot_product_attention(q_BNTH, k_BNSH, v_BNSH, attn_mask=added)
+    batch, heads, _, size = q_BNTH.shape
+    q, k, v = (part.reshape(batch * heads, -1, size) for part in (q_BNTH, k_BNSH, v_BNSH))
+    each = q.new_zeros(1, 1, 1) if added is None else added.expand(batch, heads, -1, -1).flatten(0, 1)
+    scores = torch.baddbmm(each, q, k.transpose(1, 2), alpha=1 / math.sqrt(size))
+    return torch.bmm(torch.softmax(scores, dim=-1, dtype=q.dtype), v).view(q_BNTH.shape)
 
 
 @functools.lru_cache(maxsize=64)

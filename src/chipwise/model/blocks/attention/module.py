@@ -7,6 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from chipwise.model.arch.mixers import Attention
+from chipwise.model.blocks.attention.encoder import Projections
 from chipwise.model.nn import attention as written_out
 from chipwise.model.nn.precision import compute_format
 from chipwise.model.nn.rotary import rotate
@@ -14,16 +15,11 @@ from chipwise.model.nn.rotary import rotate
 Cache = tuple[Tensor, Tensor]  # keys and values, each (B, kv_heads, S, H)
 
 
-class AttentionModule(nn.Module):
+class AttentionModule(Projections):
     """Causal self-attention, optionally with a KV cache."""
 
     def __init__(self, block: Attention, d_model: int, norm_eps: float) -> None:
-        super().__init__()
-        self.block = block
-        self.q = nn.Linear(d_model, block.query_width, bias=block.qkv_bias)
-        self.k = nn.Linear(d_model, block.kv_width, bias=block.qkv_bias)
-        self.v = nn.Linear(d_model, block.kv_width, bias=block.qkv_bias)
-        self.out = nn.Linear(block.query_width, d_model, bias=block.out_bias)
+        super().__init__(block, d_model)
         self.q_norm = nn.RMSNorm(block.head_size, eps=norm_eps) if block.qk_norm else None
         self.k_norm = nn.RMSNorm(block.head_size, eps=norm_eps) if block.qk_norm else None
 

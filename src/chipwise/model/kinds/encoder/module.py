@@ -11,33 +11,9 @@ from torch import Tensor, nn
 from chipwise.errors import Unsupported
 from chipwise.model.arch.arch import ArchSpec
 from chipwise.model.arch.ends import Pooler
-from chipwise.model.arch.layer import Layer
-from chipwise.model.blocks.attention.encoder import EncoderAttention
-from chipwise.model.blocks.ffn.module import FeedForwardModule
 from chipwise.model.blocks.norm.module import make_norm
+from chipwise.model.blocks.residual import ResidualLayer
 from chipwise.model.kinds.encoder.form import ENCODER
-
-
-class EncoderLayer(nn.Module):
-    """One residual layer with a norm after each residual sum."""
-
-    def __init__(self, arch: ArchSpec, layer: Layer) -> None:
-        super().__init__()
-        self.attention_norm = self.attention = self.ffn_norm = self.ffn = None
-        if layer.attention is not None:
-            self.attention = EncoderAttention(layer.attention, arch.d_model)
-            self.attention_norm = make_norm(arch)
-        if layer.ffn is not None:
-            self.ffn = FeedForwardModule(layer.ffn, arch.d_model)
-            self.ffn_norm = make_norm(arch)
-
-    def forward(self, x_BTD: Tensor, hidden_BT: Tensor | None) -> Tensor:
-        """The residual stream after the layer."""
-        if self.attention is not None and self.attention_norm is not None:
-            x_BTD = self.attention_norm(x_BTD + self.attention(x_BTD, hidden_BT))
-        if self.ffn is not None and self.ffn_norm is not None:
-            x_BTD = self.ffn_norm(x_BTD + self.ffn(x_BTD))
-        return x_BTD
 
 
 class Encoder(nn.Module):
@@ -52,7 +28,7 @@ class Encoder(nn.Module):
         segments = arch.stem.token_types
         self.token_types = nn.Embedding(segments, arch.d_model) if segments else None
         self.embedding_norm = make_norm(arch) if arch.embedding_norm else None
-        self.layers = nn.ModuleDict({str(i): EncoderLayer(arch, layer) for i, layer in enumerate(arch.layers)})
+        self.layers = nn.ModuleDict({str(i): ResidualLayer(arch, layer) for i, layer in enumerate(arch.layers)})
         self.pooler = nn.Linear(arch.d_model, arch.d_model) if isinstance(arch.head, Pooler) else None
 
     def forward(self, tokens_BT: Tensor, mask_BT: Tensor | None = None, types_BT: Tensor | None = None) -> Tensor:
@@ -61,9 +37,9 @@ class Encoder(nn.Module):
         ``mask_BT`` is true (or 1) at text; by default everywhere. ``types_BT`` are the segments, 0 by default.
         """
         x_BTD = self.embed(tokens_BT, types_BT)
-        hidden_BT = hidden_of(mask_BT)
+        hidden_B11T = hidden_of(mask_BT)
         for layer in self.layers.values():
-            x_BTD = layer(x_BTD, hidden_BT)
+            x_BTD = layer(x_BTD, attention=(hidden_B11T,))
         return x_BTD
 
     def embed(self, tokens_BT: Tensor, types_BT: Tensor | None = None) -> Tensor:
@@ -88,7 +64,7 @@ def hidden_of(mask_BT: Tensor | None) -> Tensor | None:
     """Mask that is added to scores: 0 at text, minus infinity at padding."""
     if mask_BT is None:
         return None
-    return torch.zeros(mask_BT.shape, device=mask_BT.device).masked_fill(mask_BT == 0, float("-inf"))
+    return torch.zeros(mask_BT.shape, device=mask_BT.device).masked_fill(mask_BT == 0, float("-inf"))[:, None, None]
 
 
 def mean_pooled(x_BTD: Tensor, mask_BT: Tensor | None) -> Tensor:

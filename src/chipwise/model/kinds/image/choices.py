@@ -12,9 +12,8 @@ from chipwise.errors import SpecError
 from chipwise.model.arch.arch import ArchSpec
 from chipwise.model.arch.ends import Classes
 from chipwise.model.arch.layer import AnyFeedForward, Layer
-from chipwise.model.arch.mixers import Attention
 from chipwise.model.arch.rates import FRAMES_PER_S
-from chipwise.model.kinds.choices import Choices, Chosen, Implied, Norm, Whole, other_sizes
+from chipwise.model.kinds.choices import Choices, Chosen, Implied, Norm, Whole, bidirectional, other_sizes
 from chipwise.model.kinds.denoiser.denoiser import (
     MOST_GUIDANCE,
     MOST_SHIFT,
@@ -243,20 +242,10 @@ class ImageSpace(Choices):
 
     def layer(self, chosen: Chosen, parts: tuple[Any, ...], *, head_size: int, ffn: AnyFeedForward | None) -> Layer:
         """A layer with ViT's biases, and with a position-bias table and cross-attention if these are chosen."""
-        heads, kv_heads, _ = parts
-        relative = chosen.get("positions", LEARNED) != LEARNED
-        attention = Attention(
-            heads=heads,
-            kv_heads=kv_heads,
-            head_size=head_size,
-            qkv_bias=True,
-            out_bias=True,
-            rope=False,
-            causal=False,
-            relative_buckets=bias_rows(self.stem_of(chosen)) if relative else 0,
-        )
-        biased = None if ffn is None else replace(ffn, bias=True)
-        return Layer(attention=attention, ffn=biased, cross=attention if self.crosses(chosen) else None)
+        learned = chosen.get("positions", LEARNED) == LEARNED
+        biases = 0 if learned else bias_rows(self.stem_of(chosen))
+        layer = bidirectional(parts, head_size=head_size, ffn=ffn, relative_buckets=biases)
+        return replace(layer, cross=layer.attention if self.crosses(chosen) else None)
 
     def arch(self, chosen: Chosen, layers: Iterable[Layer], whole: Whole) -> ArchSpec:
         """The classifier or denoiser of ``layers`` with the stem and pooling that ``chosen`` describes."""

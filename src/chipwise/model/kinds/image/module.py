@@ -5,51 +5,20 @@ Axes: B batch, C channels, Y and X rows and columns, T tokens, S image tokens fo
 
 from __future__ import annotations
 
+from functools import partial
+
 import torch
 from torch import Tensor, nn
 
 from chipwise.model.arch.arch import ArchSpec
-from chipwise.model.arch.layer import Layer
-from chipwise.model.blocks.cross.module import CrossAttention
-from chipwise.model.blocks.ffn.module import FeedForwardModule
 from chipwise.model.blocks.norm.module import make_norm
+from chipwise.model.blocks.residual import ResidualLayer
 from chipwise.model.kinds.image.distances.module import ImageAttention
 from chipwise.model.kinds.image.form import CLASSIFIER
 from chipwise.model.kinds.image.patches.module import Patches
-from chipwise.model.kinds.image.stem import ImageStem
 from chipwise.model.kinds.question.projector.module import ProjectorModule
 from chipwise.model.kinds.question.question import image_of, question_of
 from chipwise.model.nn.fresh import fill
-
-
-class ImageLayer(nn.Module):
-    """One pre-norm residual layer; every position attends to all positions of its image."""
-
-    def __init__(self, arch: ArchSpec, stem: ImageStem, layer: Layer) -> None:
-        super().__init__()
-        self.attention_norm = self.attention = self.cross_norm = self.cross = self.ffn_norm = self.ffn = None
-        if layer.attention is not None:
-            self.attention_norm = make_norm(arch)
-            self.attention = ImageAttention(layer.attention, arch.d_model, stem)
-        if layer.cross is not None:
-            self.cross_norm = make_norm(arch)
-            self.cross = CrossAttention(layer.cross, arch.d_model)
-        if layer.ffn is not None:
-            self.ffn_norm = make_norm(arch)
-            self.ffn = FeedForwardModule(layer.ffn, arch.d_model)
-
-    def forward(self, x_BTD: Tensor, table_PN: Tensor | None, image_BSD: Tensor | None = None) -> Tensor:
-        """The residual stream after the layer; ``table_PN`` holds the position biases, if there are any.
-
-        ``image_BSD`` is the input of cross-attention.
-        """
-        if self.attention is not None and self.attention_norm is not None:
-            x_BTD = x_BTD + self.attention(self.attention_norm(x_BTD), table_PN)
-        if self.cross is not None and self.cross_norm is not None:
-            x_BTD = x_BTD + self.cross(self.cross_norm(x_BTD), image_BSD)
-        if self.ffn is not None and self.ffn_norm is not None:
-            x_BTD = x_BTD + self.ffn(self.ffn_norm(x_BTD))
-        return x_BTD
 
 
 def make_tables(arch: ArchSpec) -> nn.ModuleDict:
@@ -58,14 +27,6 @@ def make_tables(arch: ArchSpec) -> nn.ModuleDict:
     return nn.ModuleDict(
         {name: nn.Embedding(b.relative_buckets, b.heads) for name, b in blocks.items() if b and b.relative_buckets}
     )
-
-
-def through(layers: nn.ModuleDict, tables: nn.Module, x_BTD: Tensor, image_BSD: Tensor | None = None) -> Tensor:
-    """The residual stream after ``layers``; each gets its position-bias table and the image for cross-attention."""
-    for name, layer in layers.items():
-        table = tables[name].weight if isinstance(tables, nn.ModuleDict) and name in tables else None
-        x_BTD = layer(x_BTD, table, image_BSD)
-    return x_BTD
 
 
 class ImageClassifier(nn.Module):
@@ -82,7 +43,9 @@ class ImageClassifier(nn.Module):
         learned = arch.positions == "learned"
         self.positions = nn.Embedding(arch.max_tokens, arch.d_model) if learned else make_tables(arch)
         self.image_norm = make_norm(arch) if arch.crosses else None
-        self.layers = nn.ModuleDict({str(i): ImageLayer(arch, stem, layer) for i, layer in enumerate(arch.layers)})
+        attention = partial(ImageAttention, stem=stem)
+        layers = {str(i): ResidualLayer(arch, layer, attention) for i, layer in enumerate(arch.layers)}
+        self.layers = nn.ModuleDict(layers)
         self.norm = make_norm(arch)
         self.head = nn.Linear(arch.d_model, arch.outputs)
 
@@ -99,7 +62,10 @@ class ImageClassifier(nn.Module):
         if self.image_norm is not None:  # only the words pass through the layers
             image_BSD, x_BTD = x_BTD.split([self.arch.image_tokens, self.arch.request_tokens], dim=1)
             image_BSD = self.image_norm(image_BSD)
-        x_BTD = through(self.layers, self.positions, x_BTD, image_BSD)
+        tables = dict(self.positions.named_children())
+        for name, layer in self.layers.items():
+            table = tables[name].weight if name in tables else None
+            x_BTD = layer(x_BTD, attention=(table,), cross=(image_BSD,))
         if self.arch.head.pooling in ("first", "last"):
             place = 0 if self.arch.head.pooling == "first" else -1
             return self.head(self.norm(x_BTD[:, place]))  # type: ignore[no-any-return]

@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 from chipwise.core.fields import check_fields, later, positive
-from chipwise.errors import SpecError
 from chipwise.model.arch.arch import ArchSpec
 from chipwise.model.arch.layer import AnyFeedForward, Layer
 from chipwise.model.arch.mixers import Attention
 from chipwise.model.kinds.choices import Choices, Chosen, Whole
-from chipwise.model.kinds.ranking.stem import FULL, MOST_ROWS, RankingStem, Scores, Similarity
-
-_TABLE = re.compile(r"w\d+")
+from chipwise.model.kinds.ranking.stem import MOST_ROWS, RankingStem, Scores, Similarity
+from chipwise.model.kinds.tables import FULL, check_tables, table_width
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,9 +44,7 @@ class RankingSpace(Choices):
         check_fields(self)
         positive(self, "items", most=MOST_ROWS)
         positive(self, "history", "candidates", most=1_000_000)
-        for table in self.table:
-            if table != FULL and not (_TABLE.fullmatch(table) and int(table[1:])):
-                raise SpecError(f"{table!r} is no table; write full, or w16 for rows of 16 values", field="table")
+        check_tables(self.table)
         self.stem_of({"table": FULL})  # checks tags and bag
 
     @property
@@ -63,7 +58,7 @@ class RankingSpace(Choices):
             items=self.items,
             history=self.history,
             candidates=self.candidates,
-            width=width_of(choices["table"]),
+            width=table_width(choices["table"]),
             tags=self.tags,
             bag=self.bag,
         )
@@ -97,12 +92,3 @@ class RankingSpace(Choices):
     def request_tokens(self, chosen: Chosen) -> int:
         """Positions of a request."""
         return self.stem_of(chosen).tokens
-
-
-def width_of(table: str) -> int:
-    """Row width of a table, from its name in a run file; 0 is the model's width.
-
-    >>> width_of("w16"), width_of("full")
-    (16, 0)
-    """
-    return 0 if table == FULL else int(table[1:])

@@ -5,39 +5,18 @@ Axes: B batch, T positions (S of the history, C candidates), J an item and its t
 
 from __future__ import annotations
 
+from functools import partial
+
 import torch
 from torch import Tensor, nn
 
 from chipwise.model.arch.arch import ArchSpec
-from chipwise.model.arch.layer import Layer
-from chipwise.model.blocks.ffn.module import FeedForwardModule
 from chipwise.model.blocks.norm.module import make_norm
+from chipwise.model.blocks.residual import ResidualLayer
 from chipwise.model.kinds.ranking.candidates.module import Items, RequestAttention
 from chipwise.model.kinds.ranking.form import RANKER
 from chipwise.model.kinds.ranking.stem import RankingStem, Scores
 from chipwise.model.nn.fresh import fill
-
-
-class RankingLayer(nn.Module):
-    """One pre-norm residual layer."""
-
-    def __init__(self, arch: ArchSpec, layer: Layer) -> None:
-        super().__init__()
-        self.attention_norm = self.attention = self.ffn_norm = self.ffn = None
-        if layer.attention is not None:
-            self.attention_norm = make_norm(arch)
-            self.attention = RequestAttention(layer.attention, arch.d_model, arch.norm_eps)
-        if layer.ffn is not None:
-            self.ffn_norm = make_norm(arch)
-            self.ffn = FeedForwardModule(layer.ffn, arch.d_model)
-
-    def forward(self, x_BTD: Tensor, bias: tuple[Tensor, Tensor] | None, hidden_TS: Tensor) -> Tensor:
-        """The residual stream after the layer; ``bias`` as :class:`RequestAttention` takes it."""
-        if self.attention is not None and self.attention_norm is not None and bias is not None:
-            x_BTD = x_BTD + self.attention(self.attention_norm(x_BTD), bias[0], hidden_TS, bias[1])
-        if self.ffn is not None and self.ffn_norm is not None:
-            x_BTD = x_BTD + self.ffn(self.ffn_norm(x_BTD))
-        return x_BTD
 
 
 class Ranker(nn.Module):
@@ -56,7 +35,9 @@ class Ranker(nn.Module):
                 if layer.attention is not None
             }
         )
-        self.layers = nn.ModuleDict({str(i): RankingLayer(arch, layer) for i, layer in enumerate(arch.layers)})
+        attention = partial(RequestAttention, eps=arch.norm_eps)
+        layers = {str(i): ResidualLayer(arch, layer, attention) for i, layer in enumerate(arch.layers)}
+        self.layers = nn.ModuleDict(layers)
         self.norm = make_norm(arch)
         self.head = nn.Linear(arch.d_model, 1) if isinstance(arch.head, Scores) else None
 
@@ -77,11 +58,12 @@ class Ranker(nn.Module):
         nearest_TS = distance_TS.clamp(min=0)
         first = x_BTD = self.stem(ids_BTJ)
         for name, layer in self.layers.items():
-            bias = None
+            beside = {}
             if name in self.positions:
                 table = self.positions[name]
-                bias = (table(nearest_TS).permute(2, 0, 1), table(nearest_TS[0, 0]))  # the first sees only itself
-            x_BTD = layer(x_BTD, bias, hidden_TS)
+                biases = table(nearest_TS).permute(2, 0, 1), table(nearest_TS[0, 0])  # the first sees only itself
+                beside["attention"] = (biases[0], hidden_TS, biases[1])
+            x_BTD = layer(x_BTD, **beside)
         x_BCD = self.norm(x_BTD[:, history:])
         if self.head is not None:
             return self.head(x_BCD)[..., 0]  # type: ignore[no-any-return]

@@ -17,10 +17,10 @@ from typing import ClassVar
 from chipwise.core.fields import check_fields, positive
 from chipwise.errors import SpecError
 from chipwise.model.arch.trunk import Head, Reads, Stem, Trunk
+from chipwise.model.kinds.tables import table_name
 
 MOST_ROWS = 10**12  # most rows of a table
 RANKED = "candidates, and only they, are ranked by a head of scores or similarity"
-FULL = "full"
 FUSIONS = ("qkv", "up", "tables")
 """Groups of operators that a ranking model's graph may fuse into one: attention's projections (``qkv``), a
 feed-forward's gate and up projections (``up``), and the look-ups of an item and its tags (``tables``)."""
@@ -76,7 +76,7 @@ class RankingStem(Stem):
     @property
     def table(self) -> str:
         """Name of the tables in a run file."""
-        return f"w{self.width}" if self.width else FULL
+        return table_name(self.width)
 
     def table_width(self, d_model: int) -> int:
         """Values per table row."""

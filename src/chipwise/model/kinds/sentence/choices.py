@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import ClassVar
 
 from chipwise.core.fields import check_fields, positive
@@ -12,11 +11,9 @@ from chipwise.errors import SpecError
 from chipwise.model.arch.arch import ArchSpec
 from chipwise.model.arch.ends import Classes
 from chipwise.model.arch.layer import AnyFeedForward, Layer
-from chipwise.model.arch.mixers import Attention
-from chipwise.model.kinds.choices import Choices, Chosen, Whole, other_sizes
-from chipwise.model.kinds.sentence.stem import FULL, SentenceStem
-
-_TABLE = re.compile(r"w\d+")
+from chipwise.model.kinds.choices import Choices, Chosen, Whole, bidirectional, other_sizes
+from chipwise.model.kinds.sentence.stem import SentenceStem
+from chipwise.model.kinds.tables import FULL, check_tables, table_width
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,9 +37,7 @@ class SentenceSpace(Choices):
     def __post_init__(self) -> None:
         check_fields(self)
         positive(self, "size", "classes", most=65_536)
-        for table in self.table:
-            if table != FULL and not (_TABLE.fullmatch(table) and int(table[1:])):
-                raise SpecError(f"{table!r} is no table; write full, or w16 for rows of 16 values", field="table")
+        check_tables(self.table)
         if self.words < 3:
             raise SpecError(f"must be at least 3, not {self.words}", field="words")
         self.stem_of({"table": FULL})  # checks the sizes
@@ -54,16 +49,11 @@ class SentenceSpace(Choices):
 
     def stem_of(self, chosen: Chosen) -> SentenceStem:
         """The stem that ``chosen`` describes."""
-        table = chosen["table"]
-        return SentenceStem(words=self.words, tokens=self.size, width=0 if table == FULL else int(table[1:]))
+        return SentenceStem(words=self.words, tokens=self.size, width=table_width(chosen["table"]))
 
     def layer(self, chosen: Chosen, parts: tuple[int, ...], *, head_size: int, ffn: AnyFeedForward | None) -> Layer:
         """A layer with BERT's biases."""
-        heads, kv_heads = parts
-        attention = Attention(
-            heads=heads, kv_heads=kv_heads, head_size=head_size, qkv_bias=True, out_bias=True, rope=False, causal=False
-        )
-        return Layer(attention=attention, ffn=None if ffn is None else replace(ffn, bias=True))
+        return bidirectional(parts, head_size=head_size, ffn=ffn)
 
     def arch(self, chosen: Chosen, layers: Iterable[Layer], whole: Whole) -> ArchSpec:
         """The classifier of ``layers`` with the word table that ``chosen`` describes."""

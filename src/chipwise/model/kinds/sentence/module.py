@@ -9,35 +9,11 @@ import torch
 from torch import Tensor, nn
 
 from chipwise.model.arch.arch import ArchSpec
-from chipwise.model.arch.layer import Layer
-from chipwise.model.blocks.attention.encoder import EncoderAttention
-from chipwise.model.blocks.ffn.module import FeedForwardModule
 from chipwise.model.blocks.norm.module import make_norm
+from chipwise.model.blocks.residual import ResidualLayer
 from chipwise.model.kinds.sentence.form import SENTENCES
 from chipwise.model.kinds.sentence.stem import SentenceStem
 from chipwise.model.nn.fresh import fill
-
-
-class SentenceLayer(nn.Module):
-    """One pre-norm residual layer with attention over the whole text."""
-
-    def __init__(self, arch: ArchSpec, layer: Layer) -> None:
-        super().__init__()
-        self.attention_norm = self.attention = self.ffn_norm = self.ffn = None
-        if layer.attention is not None:
-            self.attention_norm = make_norm(arch)
-            self.attention = EncoderAttention(layer.attention, arch.d_model)
-        if layer.ffn is not None:
-            self.ffn_norm = make_norm(arch)
-            self.ffn = FeedForwardModule(layer.ffn, arch.d_model)
-
-    def forward(self, x_BTD: Tensor) -> Tensor:
-        """The residual stream after the layer."""
-        if self.attention is not None and self.attention_norm is not None:
-            x_BTD = x_BTD + self.attention(self.attention_norm(x_BTD), None)
-        if self.ffn is not None and self.ffn_norm is not None:
-            x_BTD = x_BTD + self.ffn(self.ffn_norm(x_BTD))
-        return x_BTD
 
 
 class Words(nn.Module):
@@ -63,7 +39,7 @@ class SentenceClassifier(nn.Module):
         self.arch = arch
         self.stem = Words(arch.stem_as(SentenceStem), arch.d_model)
         self.positions = nn.Embedding(arch.max_tokens, arch.d_model)
-        self.layers = nn.ModuleDict({str(i): SentenceLayer(arch, layer) for i, layer in enumerate(arch.layers)})
+        self.layers = nn.ModuleDict({str(i): ResidualLayer(arch, layer) for i, layer in enumerate(arch.layers)})
         self.norm = make_norm(arch)
         self.head = nn.Linear(arch.d_model, arch.outputs)
 

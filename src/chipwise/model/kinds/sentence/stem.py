@@ -12,8 +12,7 @@ from typing import ClassVar
 from chipwise.core.fields import check_fields, positive
 from chipwise.errors import SpecError
 from chipwise.model.arch.trunk import Reads, Stem
-
-FULL = "full"
+from chipwise.model.kinds.tables import table_name
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,7 +50,7 @@ class SentenceStem(Stem):
     @property
     def table(self) -> str:
         """Name of the table in a run file."""
-        return f"w{self.width}" if self.width else FULL
+        return table_name(self.width)
 
     def table_width(self, d_model: int) -> int:
         """Values per table row."""

@@ -11,9 +11,9 @@ from chipwise.core.fields import check_fields, positive
 from chipwise.errors import SpecError
 from chipwise.model.arch.arch import ArchSpec
 from chipwise.model.arch.layer import AnyFeedForward, Layer
-from chipwise.model.arch.mixers import Attention, ConvModule
+from chipwise.model.arch.mixers import ConvModule
 from chipwise.model.arch.rates import FRAMES_PER_S
-from chipwise.model.kinds.choices import Choices, Chosen, Implied, Whole
+from chipwise.model.kinds.choices import Choices, Chosen, Implied, Whole, bidirectional
 from chipwise.model.kinds.sound.form import GLOBAL, frame_conv
 from chipwise.model.kinds.sound.stem import Ctc, SoundStem
 
@@ -93,19 +93,8 @@ class SoundSpace(Choices):
 
     def layer(self, chosen: Chosen, parts: tuple[int, ...], *, head_size: int, ffn: AnyFeedForward | None) -> Layer:
         """A layer with the biases that Whisper has."""
-        heads, kv_heads = parts
-        attention = Attention(
-            heads=heads,
-            kv_heads=kv_heads,
-            head_size=head_size,
-            qkv_bias=True,
-            out_bias=True,
-            rope=False,
-            causal=False,
-            chunk=window_of(chosen["window"]),
-        )
-        biased = None if ffn is None else replace(ffn, bias=True)
-        return Layer(attention=attention, ffn=biased, conv=module_of(chosen["module"]))
+        layer = bidirectional(parts, head_size=head_size, ffn=ffn, chunk=window_of(chosen["window"]))
+        return replace(layer, conv=module_of(chosen["module"]))
 
     def arch(self, chosen: Chosen, layers: Iterable[Layer], whole: Whole) -> ArchSpec:
         """The speech recogniser of ``layers`` with the stem that ``chosen`` describes."""

@@ -17,7 +17,7 @@ import itertools
 from collections.abc import Iterator
 
 from chipwise.model.kinds.ranking.choices import RankingSpace
-from chipwise.model.kinds.ranking.stem import FULL
+from chipwise.model.kinds.tables import FULL
 from chipwise.model.space.space_spec import NO_FFN, SpaceSpec
 from chipwise.training.tasks.one_pass import inputs_of
 from chipwise.training.tasks.references import STEP, alike

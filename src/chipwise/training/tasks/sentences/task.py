@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from chipwise.model.kinds.sentence.stem import FULL
+from chipwise.model.kinds.tables import FULL
 from chipwise.model.space.space_spec import SpaceSpec
 from chipwise.training.tasks.one_pass import ACCURACY, LATENCY, LAW, defaults
 from chipwise.training.tasks.protocol import Need, Task, TaskLabels

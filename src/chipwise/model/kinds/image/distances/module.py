@@ -22,4 +22,4 @@ class ImageAttention(EncoderAttention):
     def forward(self, x_BTD: Tensor, table_PN: Tensor | None = None) -> Tensor:
         """The block's output, without the residual; ``table_PN`` has the biases of each distance and head."""
         bias = None if table_PN is None else table_PN[self.get_buffer("places_TT")].permute(2, 0, 1)[None]
-        return self.out(self.mix(x_BTD, None, bias))  # type: ignore[no-any-return]
+        return super().forward(x_BTD, bias)

@@ -26,8 +26,3 @@ def lower_frames(arch: ArchSpec, stem: SoundStem, *, weights: str, batch: int) -
         ops.append((f"frames.{i}.activation", Elementwise(function="gelu", elements=rows * conv.channels)))
     ops.append(("positions", Elementwise(function="add", elements=batch * stem.tokens * d, inputs=2)))
     return ops
-
-
-def lower_characters(arch: ArchSpec, *, weights: str, batch: int) -> Op:
-    """The matrix over characters, at every position."""
-    return Matmul(m=batch * arch.max_tokens, k=arch.d_model, n=arch.outputs, weights=weights, bias=True)
