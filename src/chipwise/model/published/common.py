@@ -37,6 +37,13 @@ def gated(fields: Fields, *, bias: bool = False, activation: str = "hidden_act",
     )
 
 
+def ungated(
+    fields: Fields, width: int, *, activation: str = "hidden_act", default: str = "gelu", bias: bool = True
+) -> FeedForward:
+    """A feed-forward of two matrices."""
+    return FeedForward(width=width, activation=fields.activation(activation, default), gated=False, bias=bias)
+
+
 def layers(
     fields: Fields, heads: Attention, ffn: FeedForwardBlock, windows: Windows | None = None
 ) -> tuple[Layer, ...]:
@@ -64,6 +71,22 @@ def decoder(fields: Fields, stack: Iterable[Layer], **changes: object) -> dict[s
     if "rope_theta" not in changes:
         found["rope_theta"] = fields.theta()
     return found | changes
+
+
+def with_layernorm(
+    fields: Fields, stack: Iterable[Layer], *, tied: bool, vocabulary: int | None = None, **changes: object
+) -> dict[str, object]:
+    """The ArchSpec fields that decoders with LayerNorm have in common, with ``changes``."""
+    return {
+        "vocab_size": fields.size("vocab_size", vocabulary),
+        "d_model": fields.size("hidden_size"),
+        "layers": tuple(stack),
+        "max_tokens": fields.size("max_position_embeddings", 2048),
+        "tie_embeddings": fields.take("tie_word_embeddings", bool, tied),
+        "norm": "layernorm",
+        "norm_bias": True,
+        **changes,
+    }
 
 
 def layer_types(fields: Fields, default: Sequence[str], known: Iterable[str]) -> list[str]:

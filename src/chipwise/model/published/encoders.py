@@ -7,7 +7,7 @@ from dataclasses import replace
 from chipwise.model.arch.feed_forward import Activation, FeedForward
 from chipwise.model.arch.layer import Layer
 from chipwise.model.arch.mixers import Attention
-from chipwise.model.published.common import attention, depth
+from chipwise.model.published.common import attention, depth, ungated
 from chipwise.model.published.fields import Fields
 
 
@@ -15,12 +15,7 @@ def read_bert(fields: Fields) -> dict[str, object]:
     """BERT as a text encoder: token, segment and position embeddings, a norm after each residual sum, a pooler."""
     layer = Layer(
         attention=attention(fields, qkv_bias=True, out_bias=True, rope=False, causal=False),
-        ffn=FeedForward(
-            width=fields.size("intermediate_size"),
-            activation=fields.activation("hidden_act", "gelu"),
-            gated=False,
-            bias=True,
-        ),
+        ffn=ungated(fields, fields.size("intermediate_size")),
     )
     if fields.take("position_embedding_type", str, "absolute") != "absolute":
         fields.notes.append("position_embedding_type: positions relative to each other are not computed")

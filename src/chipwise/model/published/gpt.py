@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from chipwise.errors import SpecError
 from chipwise.model.arch.arch import check_heads
-from chipwise.model.arch.feed_forward import FeedForward
 from chipwise.model.arch.layer import Layer
 from chipwise.model.arch.mixers import Attention
-from chipwise.model.published.common import attention, depth
+from chipwise.model.published.common import attention, depth, ungated, with_layernorm
 from chipwise.model.published.fields import Fields
 
 
@@ -22,12 +21,8 @@ def read_gpt2(fields: Fields) -> dict[str, object]:
     if fields.take("scale_attn_by_inverse_layer_idx", bool, False):
         fields.notes.append("scale_attn_by_inverse_layer_idx: scaling by layer is not computed")
     block = Attention(heads=heads, kv_heads=heads, head_size=d_model // heads, qkv_bias=True, out_bias=True, rope=False)
-    ffn = FeedForward(
-        width=fields.size("n_inner", 4 * d_model),
-        activation=fields.activation("activation_function", "gelu_new"),
-        gated=False,
-        bias=True,
-    )
+    width = fields.size("n_inner", 4 * d_model)
+    ffn = ungated(fields, width, activation="activation_function", default="gelu_new")
     return {
         "vocab_size": fields.size("vocab_size", 50257),
         "d_model": d_model,
@@ -47,25 +42,12 @@ def read_gpt_neox(fields: Fields) -> dict[str, object]:
     share = fields.take("rotary_pct", float, 0.25)
     if share != 1.0:
         fields.notes.append(f"rotary_pct: {share} of each head rotated is not computed")
-    ffn = FeedForward(
-        width=fields.size("intermediate_size"),
-        activation=fields.activation("hidden_act", "gelu"),
-        gated=False,
-        bias=True,
-    )
+    ffn = ungated(fields, fields.size("intermediate_size"))
     block = attention(fields, qkv_bias=bias, out_bias=bias)
     layer = Layer(attention=block, ffn=ffn, parallel=fields.take("use_parallel_residual", bool, True))
-    return {
-        "vocab_size": fields.size("vocab_size", 50432),
-        "d_model": fields.size("hidden_size"),
-        "layers": (layer,) * depth(fields),
-        "max_tokens": fields.size("max_position_embeddings", 2048),
-        "tie_embeddings": fields.take("tie_word_embeddings", bool, False),
-        "norm": "layernorm",
-        "norm_eps": fields.take("layer_norm_eps", float, 1e-5),
-        "norm_bias": True,
-        "rope_theta": fields.take("rotary_emb_base", float, 10_000.0),
-    }
+    eps, theta = fields.take("layer_norm_eps", float, 1e-5), fields.take("rotary_emb_base", float, 10_000.0)
+    stack = (layer,) * depth(fields)
+    return with_layernorm(fields, stack, vocabulary=50432, tied=False, norm_eps=eps, rope_theta=theta)
 
 
 def read_opt(fields: Fields) -> dict[str, object]:
@@ -76,25 +58,19 @@ def read_opt(fields: Fields) -> dict[str, object]:
     if not fields.take("do_layer_norm_before", bool, True):
         raise SpecError("norms after the blocks are not read for this family", field="do_layer_norm_before")
     bias = fields.take("enable_bias", bool, True)
-    ffn = FeedForward(
-        width=fields.size("ffn_dim"),
-        activation=fields.activation("activation_function", "relu"),
-        gated=False,
-        bias=bias,
-    )
+    ffn = ungated(fields, fields.size("ffn_dim"), activation="activation_function", default="relu", bias=bias)
     block = attention(fields, qkv_bias=bias, out_bias=bias, rope=False)
-    return {
-        "vocab_size": fields.size("vocab_size", 50272),
-        "d_model": d_model,
-        "layers": (Layer(attention=block, ffn=ffn),) * depth(fields),
-        "max_tokens": fields.size("max_position_embeddings", 2048),
-        "extra_positions": 2,
-        "tie_embeddings": fields.take("tie_word_embeddings", bool, True),
-        "norm": "layernorm",
-        "norm_bias": fields.take("layer_norm_elementwise_affine", bool, True),
-        "norm_weight": fields.take("layer_norm_elementwise_affine", bool, True),
-        "positions": "learned",
-    }
+    affine = fields.take("layer_norm_elementwise_affine", bool, True)
+    return with_layernorm(
+        fields,
+        (Layer(attention=block, ffn=ffn),) * depth(fields),
+        vocabulary=50272,
+        tied=True,
+        extra_positions=2,
+        norm_bias=affine,
+        norm_weight=affine,
+        positions="learned",
+    )
 
 
 def read_falcon(fields: Fields) -> dict[str, object]:
@@ -111,26 +87,12 @@ def read_falcon(fields: Fields) -> dict[str, object]:
     parallel = newer or fields.take("parallel_attn", bool, True)
     layer = Layer(
         attention=Attention(heads=heads, kv_heads=kv_heads, head_size=d_model // heads, qkv_bias=bias, out_bias=bias),
-        ffn=FeedForward(
-            width=fields.size("ffn_hidden_size", 4 * d_model),
-            activation=fields.activation("activation", "gelu"),
-            gated=False,
-            bias=bias,
-        ),
+        ffn=ungated(fields, fields.size("ffn_hidden_size", 4 * d_model), activation="activation", bias=bias),
         parallel=parallel,
         ffn_norm=two_norms or not parallel,
     )
-    return {
-        "vocab_size": fields.size("vocab_size", 65024),
-        "d_model": d_model,
-        "layers": (layer,) * depth(fields),
-        "max_tokens": fields.size("max_position_embeddings", 2048),
-        "tie_embeddings": fields.take("tie_word_embeddings", bool, True),
-        "norm": "layernorm",
-        "norm_eps": fields.take("layer_norm_epsilon", float, 1e-5),
-        "norm_bias": True,
-        "rope_theta": fields.theta(),
-    }
+    eps, stack = fields.take("layer_norm_epsilon", float, 1e-5), (layer,) * depth(fields)
+    return with_layernorm(fields, stack, vocabulary=65024, tied=True, norm_eps=eps, rope_theta=fields.theta())
 
 
 def read_phi(fields: Fields) -> dict[str, object]:
@@ -142,24 +104,10 @@ def read_phi(fields: Fields) -> dict[str, object]:
         raise SpecError("LayerNorm on queries and keys is not read", field="qk_layernorm")
     layer = Layer(
         attention=attention(fields, qkv_bias=True, out_bias=True),
-        ffn=FeedForward(
-            width=fields.size("intermediate_size"),
-            activation=fields.activation("hidden_act", "gelu_new"),
-            gated=False,
-            bias=True,
-        ),
+        ffn=ungated(fields, fields.size("intermediate_size"), default="gelu_new"),
         parallel=True,
         ffn_norm=False,
     )
-    return {
-        "vocab_size": fields.size("vocab_size"),
-        "d_model": fields.size("hidden_size"),
-        "layers": (layer,) * depth(fields),
-        "max_tokens": fields.size("max_position_embeddings", 2048),
-        "tie_embeddings": fields.take("tie_word_embeddings", bool, False),
-        "head_bias": True,
-        "norm": "layernorm",
-        "norm_eps": fields.take("layer_norm_eps", float, 1e-5),
-        "norm_bias": True,
-        "rope_theta": fields.take("rope_theta", float, 10_000.0),
-    }
+    eps, theta = fields.take("layer_norm_eps", float, 1e-5), fields.take("rope_theta", float, 10_000.0)
+    stack = (layer,) * depth(fields)
+    return with_layernorm(fields, stack, tied=False, head_bias=True, norm_eps=eps, rope_theta=theta)

@@ -9,7 +9,7 @@ from chipwise.model.arch.feed_forward import FeedForward, FeedForwardBlock, Mixt
 from chipwise.model.arch.layer import Layer
 from chipwise.model.arch.mixers import GatedDelta, Mamba2, Mixer, ShortConv
 from chipwise.model.arch.trunk import check_depth
-from chipwise.model.published.common import attention, decoder, depth, gated, layer_types
+from chipwise.model.published.common import attention, decoder, depth, gated, layer_types, ungated
 from chipwise.model.published.experts import qwen_mixture, qwen_sparse
 from chipwise.model.published.fields import Fields
 
@@ -97,12 +97,8 @@ def _mixture(fields: Fields) -> Layer:
 
 
 def _plain(fields: Fields, width: str) -> FeedForward:
-    return FeedForward(
-        width=fields.size(width),
-        activation=fields.activation("mlp_hidden_act", "relu2"),
-        gated=False,
-        bias=fields.take("mlp_bias", bool, False),
-    )
+    bias = fields.take("mlp_bias", bool, False)
+    return ungated(fields, fields.size(width), activation="mlp_hidden_act", default="relu2", bias=bias)
 
 
 def read_lfm2(fields: Fields) -> dict[str, object]:

@@ -17,7 +17,7 @@ from chipwise.model.arch.layer import Layer
 from chipwise.model.arch.mixers import Attention
 from chipwise.model.kinds.image.stages import Stage
 from chipwise.model.kinds.image.stem import ImageStem
-from chipwise.model.published.common import attention, depth
+from chipwise.model.published.common import attention, depth, ungated
 from chipwise.model.published.fields import Fields
 
 NEUTRAL = (
@@ -57,7 +57,7 @@ def read_dinov2(fields: Fields) -> dict[str, object]:
         ffn = FeedForward(width=(int(width * 2 / 3) + 7) // 8 * 8, activation="silu", bias=True)
         fields.maybe("hidden_act")
     else:
-        ffn = FeedForward(width=width, activation=fields.activation("hidden_act", "gelu"), gated=False, bias=True)
+        ffn = ungated(fields, width)
     stem = stem_of(fields, prefix=1 + registers, mask_token=fields.take("use_mask_token", bool, True))
     ends = _ends(fields, "none")
     if ends["head"] == "classes":
@@ -218,7 +218,7 @@ def plain_ffn(fields: Fields, default: str = "gelu") -> FeedForward:
     if fields.maybe("hidden_act") == "quick_gelu":
         fields.notes.append("hidden_act: quick_gelu is counted as gelu_tanh, which is as long a computation")
         return FeedForward(width=width, activation="gelu_tanh", gated=False, bias=True)
-    return FeedForward(width=width, activation=fields.activation("hidden_act", default), gated=False, bias=True)
+    return ungated(fields, width, default=default)
 
 
 def _ends(fields: Fields, without: str, *, heads: int = 1) -> dict[str, object]:

@@ -27,7 +27,7 @@ from chipwise.model.kinds.image.stem import ImageStem
 from chipwise.model.kinds.question.projector.spec import Projector
 from chipwise.model.kinds.sound.stem import SoundConv, SoundStem
 from chipwise.model.published import images
-from chipwise.model.published.common import attention
+from chipwise.model.published.common import attention, ungated
 from chipwise.model.published.fields import Fields
 
 Tower = tuple[dict[str, object], Projector]
@@ -252,12 +252,7 @@ def _read_qwen3_vl(config: Fields, vision: Fields, d_model: int) -> Tower:
     block = Attention(
         heads=heads, kv_heads=heads, head_size=width // heads, qkv_bias=True, out_bias=True, rope=False, causal=False
     )
-    ffn = FeedForward(
-        width=vision.size("intermediate_size", 4304),
-        activation=vision.activation("hidden_act", "gelu_pytorch_tanh"),
-        gated=False,
-        bias=True,
-    )
+    ffn = ungated(vision, vision.size("intermediate_size", 4304), default="gelu_pytorch_tanh")
     stack = (Layer(attention=block, ffn=ffn),) * vision.depth("depth", 27)
     values, projector = _native(vision, width, stack, d_model, patch=16, bias=True)
     deeper = len(vision.items("deepstack_visual_indexes") or [8, 16, 24])
@@ -304,12 +299,8 @@ def _whisper(audio: Fields) -> dict[str, object]:
         heads=heads, kv_heads=heads, head_size=d // heads, qkv_bias=True, key_bias=False, out_bias=True, rope=False,
         causal=False,
     )  # fmt: skip
-    ffn = FeedForward(
-        width=audio.size("encoder_ffn_dim", audio.size("intermediate_size", 4 * d)),
-        activation=audio.activation("activation_function", "gelu"),
-        gated=False,
-        bias=True,
-    )
+    width = audio.size("encoder_ffn_dim", audio.size("intermediate_size", 4 * d))
+    ffn = ungated(audio, width, activation="activation_function")
     stem = SoundStem(
         seconds=2 * rows / FRAMES_PER_S,
         rate=FRAMES_PER_S,
