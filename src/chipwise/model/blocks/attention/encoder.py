@@ -2,27 +2,11 @@
 
 from __future__ import annotations
 
-from torch import Tensor, nn
+from torch import Tensor
 
-from chipwise.model.arch.mixers import Attention
+from chipwise.model.blocks.projections import Projections
 from chipwise.model.nn.attention import full_attention
 from chipwise.model.nn.precision import compute_format
-
-
-class Projections(nn.Module):
-    """The matrices of attention."""
-
-    def __init__(self, block: Attention, d_model: int) -> None:
-        super().__init__()
-        self.block = block
-        self.q = nn.Linear(d_model, block.query_width, bias=block.qkv_bias)
-        self.k = nn.Linear(d_model, block.kv_width, bias=block.qkv_bias)
-        self.v = nn.Linear(d_model, block.kv_width, bias=block.qkv_bias)
-        self.out = nn.Linear(block.query_width, d_model, bias=block.out_bias)
-
-    def heads(self, x_BTW: Tensor) -> Tensor:
-        """Values of each head, (B, N, T, H)."""
-        return x_BTW.view(*x_BTW.shape[:2], -1, self.block.head_size).transpose(1, 2)
 
 
 class EncoderAttention(Projections):

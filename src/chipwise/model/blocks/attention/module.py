@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from chipwise.model.arch.mixers import Attention
-from chipwise.model.blocks.attention.encoder import Projections
+from chipwise.model.blocks.projections import Projections
 from chipwise.model.nn import attention as written_out
 from chipwise.model.nn.precision import compute_format
 from chipwise.model.nn.rotary import rotate

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from chipwise.model.blocks.attention.encoder import Projections
+from chipwise.model.blocks.projections import Projections
 from chipwise.model.nn.attention import full_attention
 from chipwise.model.nn.precision import compute_format
 
