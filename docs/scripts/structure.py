@@ -58,7 +58,7 @@ SKIPPED = {tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tok
 SUITES = "testing"  # the folder whose asserts are the checks of suites; elsewhere they narrow a type
 # None may rise above these; they are lowered as the code gets simpler.
 LIMITS = {
-    "lines of code": 71_720,
+    "lines of code": 71_550,
     "longest file": 805,
     "longest function": 121,
     "imports inside functions": 66,
@@ -67,7 +67,7 @@ LIMITS = {
     "mentions of Any": 351,
     "asserts outside the suites": 32,
     "casts": 7,
-    "type: ignore": 54,
+    "type: ignore": 53,
     "functions of more than 15 parameters": 0,
     "top folders and files": 12,
 }
