@@ -8,7 +8,6 @@ from torch import Tensor, nn
 
 from chipwise.model.arch.arch import ArchSpec
 from chipwise.model.arch.layer import Layer
-from chipwise.model.arch.mixers import Attention
 from chipwise.model.blocks.attention.encoder import EncoderAttention
 from chipwise.model.blocks.conv_module.module import ConvModuleBlock
 from chipwise.model.blocks.cross.module import CrossAttention
@@ -28,14 +27,13 @@ class ResidualLayer(nn.Module):
     ``attention`` makes the attention of a block and the model's width.
     """
 
-    def __init__(
-        self, arch: ArchSpec, layer: Layer, attention: Callable[[Attention, int], nn.Module] = EncoderAttention
-    ) -> None:
+    def __init__(self, arch: ArchSpec, layer: Layer, attention: Callable[..., nn.Module] = EncoderAttention) -> None:
         super().__init__()
+        made_by = {**BLOCKS, "attention": attention}
         self.after = arch.norm_place == "post"
         self.names = [name for name, _ in layer.named_blocks()]
         for name, block in layer.named_blocks():
-            made = {name: (attention if name == "attention" else BLOCKS[name])(block, arch.d_model)}
+            made = {name: made_by[name](block, arch.d_model)}
             norm = {f"{name}_norm": make_norm(arch)}
             for key, module in ({**made, **norm} if self.after else {**norm, **made}).items():
                 self.add_module(key, module)
