@@ -1,7 +1,7 @@
 """Attention of new positions over the KV cache and themselves, fused or not; and latent attention.
 
 References:
-    Dao et al. 2022, FlashAttention, arXiv:2205.14135.
+    Dao et al. 2022, FlashAttention, arXiv:2205.14135: algorithms 0 and 1, theorem 2.
     DeepSeek-AI 2024, DeepSeek-V2, arXiv:2405.04434: latent attention, and its absorbed form in section 2.1.2.
 """
 
@@ -169,3 +169,25 @@ class LatentAttentionOp:
             read_bytes=read,
             write_bytes=values_bytes(results, self.activations) + values_bytes(latent, self.cache),
         )
+
+
+def flash_attention_io(*, tokens: int, head_size: int, sram_values: int) -> int:
+    """Values that FlashAttention moves to and from memory for one head of a sequence, forward, without a mask.
+
+    Algorithm 1 of the paper: the outer loop reads each key block of ``M / 4d`` rows once; for each block, all queries
+    and results are read and results written, and two statistics per row are read and written.
+
+    Args:
+        tokens: Length N of the sequence.
+        head_size: Width d of the head.
+        sram_values: Values M that fit on chip, at least 4·d.
+    """
+    if sram_values < 4 * head_size:
+        raise SpecError(f"must hold four rows of {head_size} values, not {sram_values}", field="sram_values")
+    outer = -(-tokens // -(-sram_values // (4 * head_size)))
+    return 2 * tokens * head_size + outer * (3 * tokens * head_size + 4 * tokens)
+
+
+def standard_attention_io(*, tokens: int, head_size: int) -> int:
+    """Values that attention moves for one head if scores and probabilities go through memory (algorithm 0)."""
+    return 4 * tokens * head_size + 4 * tokens**2

@@ -301,6 +301,18 @@ class ExpectedQuality(Result):
         value, low, high = (f"{x:.2f}" for x in (self.loss.value, self.loss.low, self.loss.high))
         return f"{value} {self.unit} [{low}, {high}], {self.basis}"
 
+    def per_byte(self, bytes_per_token: float) -> ExpectedQuality:
+        """Converts the expectation to bits per byte, given the tokenizer's bytes per token on the text.
+
+        Raises:
+            InputError: ``bytes_per_token`` is not positive.
+        """
+        if not 0 < bytes_per_token < math.inf:
+            raise InputError(f"{bytes_per_token} bytes per token: give a positive number")
+        scale = 1 / (math.log(2) * bytes_per_token)
+        ends = {name: getattr(self.loss, name) * scale for name in ("value", "low", "high")}
+        return replace(self, loss=Predicted(**ends), unit="bits/byte")
+
 
 def published_quality(arch: ArchSpec, *, tokens: float, law: Law | None = None) -> ExpectedQuality:
     """Expected loss of ``arch`` after one pass over ``tokens`` of text.
