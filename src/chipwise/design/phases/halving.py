@@ -34,6 +34,7 @@ FINALISTS, MOST_FINALISTS = 2, 5  # usual number, and number if short trainings 
 BATCH_PER_WORKER = 2
 FEWEST = 3  # trainings before the quality model is used
 OVERHEAD = 1.3  # assumed cost of a second of training with validation and worker start, if the budget includes those
+LONG_OVERHEAD = 1.08  # the same for a training that takes most of the budget
 SPREAD = 0.03  # standard deviation of the ln of final losses of the designs that are trained first
 AGREEMENT = {9: 0.75, 27: 0.65, 81: 0.55}  # by divisor of a full training: correlation of ln loss then and at the end
 LEAST_FINAL = 0.2  # share of the whole budget that the only final training must be able to get
@@ -287,8 +288,9 @@ class Halving:
         if study.memory.get("rest") == failed or not math.isfinite(left):
             return
         *before, last = self._plan
+        overhead = LONG_OVERHEAD if self._allowance.whole else 1.0
         done = before[-1].budget if before else 0.0  # of the chosen design, which continues
-        self._plan = (*before, replace(last, budget=max(left / self.overhead + done, ETA * done)))
+        self._plan = (*before, replace(last, budget=max(left / overhead + done, ETA * done)))
         study.remember(plan=[[rung.budget, rung.count] for rung in self._plan], rest=failed)
 
     def _first_within(self, items: Sequence[Candidate], count: int) -> list[Candidate]:

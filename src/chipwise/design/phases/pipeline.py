@@ -288,7 +288,6 @@ class Search(StoredRun):
                 seed=seed_of(self.study, spec),
                 allowance=self.allowance,
                 train=spec.train,
-                threads=spec.budget.workers if spec.train.on == "local" else 1,
                 on_progress=self._show_trainings,
             ),
             measurer=ready.measurer,

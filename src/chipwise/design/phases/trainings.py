@@ -40,7 +40,6 @@ class Trainings:
         seed: Seed of initialisation and data order, the same for all candidates unless it was changed on resuming.
         allowance: The budget and its unit; full trainings are evaluated on all validation data.
         train: The run's device and precision.
-        threads: Threads of a training that runs alone.
         on_progress: Called about once a second with the running trials and the finished share of each.
     """
 
@@ -53,12 +52,11 @@ class Trainings:
         seed: int | Callable[[ArchSpec], int],
         allowance: Allowance,
         train: TrainSpec | None = None,
-        threads: int = 1,
         on_progress: Callable[[dict[int, float]], None],
     ) -> None:
         self._trainer, self._folder, self._data = trainer, folder, data
         self._seed, self._allowance, self._on_progress = seed, allowance, on_progress
-        self._train, self._threads = train or TrainSpec(), threads
+        self._train = train or TrainSpec()
 
     def run(self, jobs: Sequence[Job]) -> Iterator[tuple[Job, dict[str, object] | ChipwiseError]]:
         """Each job with its result or error, in the order of completion.
@@ -120,7 +118,6 @@ class Trainings:
             formats=() if design.weights == "fp32" else (design.weights,),
             precision=precision,
             max_validation_bytes=None if full else self._data.quick,
-            threads=self._threads if full and self._allowance.alone else 1,
         )
 
     def _result(self, job: Job, data: dict[str, object]) -> dict[str, object]:

@@ -45,7 +45,6 @@ class TrainJob:
     device: str | None = None  # torch device, such as cuda:1; the plain loop on one core unless given
     compiler: str | None = None  # backend of torch.compile, if ``device`` is given
     device_share: float = 1.0  # share of the device, if several trainings run on it
-    threads: int = 1  # CPU threads of a training on this machine
     dataset: str = "tokens"  # kind of the data set: a row of chipwise.training.data.dataset.DATASETS
 
     def to_data(self) -> dict[str, object]:
@@ -53,8 +52,6 @@ class TrainJob:
         fields = {f.name: plain(getattr(self, f.name)) for f in dataclasses.fields(self)}
         if self.dataset == "tokens":
             del fields["dataset"]  # jobs of text keep their older JSON form
-        if self.threads == 1:
-            del fields["threads"]
         return {**fields, "arch": to_data(self.arch)}
 
     @classmethod
@@ -87,9 +84,6 @@ class TrainJob:
 
         recipe = build(Recipe, self.recipe, field="recipe")
         if self.device is None:
-            import torch
-
-            torch.set_num_threads(self.threads)
             return train(
                 self.arch,
                 data,
