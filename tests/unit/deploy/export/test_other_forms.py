@@ -26,7 +26,6 @@ from chipwise.model.kinds.denoiser import module as torch_denoiser
 from chipwise.model.kinds.denoiser.denoiser import Denoiser
 from chipwise.model.kinds.denoiser.module import draw
 from chipwise.model.kinds.encoder.module import Encoder, hidden_of, mean_pooled
-from chipwise.model.kinds.image import module as torch_vision
 from chipwise.model.kinds.image.stem import ImageStem
 from chipwise.model.kinds.question.projector.spec import Projector
 from chipwise.model.kinds.question.question import Question, QuestionStem
@@ -217,7 +216,7 @@ def test_what_encoders_make_of_padded_texts() -> None:
     states = torch.tensor([[[1.0, 2.0], [3.0, 6.0], [50.0, 50.0]]])
     assert mean_pooled(states, torch.tensor([[1, 1, 0]])).tolist() == [[2.0, 4.0]]
     assert mean_pooled(states, None).tolist() == [[18.0, pytest.approx(58 / 3)]]
-    assert hidden_of(torch.tensor([[1, 0]])).tolist() == [[0.0, -math.inf]]
+    assert hidden_of(torch.tensor([[1, 0]])).tolist() == [[[[0.0, -math.inf]]]]
     assert hidden_of(None) is None
     small = {
         "model_type": "bert", "vocab_size": 30, "hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2,
@@ -262,5 +261,6 @@ def test_a_question_is_read_behind_its_image() -> None:
         assert not torch.allclose(answer, model(image, (words + 1) % 9))
         x = model.projector(model.stem(image))
         x = torch.cat((x, model.words(words)), dim=1) + model.positions.weight
-        x = torch_vision.through(model.layers, model.positions, x)
+        for layer in model.layers.values():
+            x = layer(x)
         torch.testing.assert_close(answer, model.head(model.norm(x[:, -1])))

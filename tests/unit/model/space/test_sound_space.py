@@ -81,7 +81,7 @@ def test_wrong_choices_are_named(changed: dict[str, Any], said: str) -> None:
 
 def test_a_space_reads_one_kind_of_thing() -> None:
     image = {"size": 8, "classes": 2, "patch": [4]}
-    with pytest.raises(SpecError, match="one of them"):
+    with pytest.raises(SpecError, match="only one of these fields"):
         space_of(image=image)
     with pytest.raises(SpecError, match="sounds have no vocabulary"):
         space_of(vocab_size=[100])
