@@ -106,7 +106,7 @@ def test_the_shipped_law_is_a_covariance_and_survives_its_file() -> None:
     assert (np.linalg.eigvalsh(law.covariance) > 0).all()
     again = law_from(law_fields(law))
     assert again.constants.tolist() == law.constants.tolist()
-    with pytest.raises(SpecError, match="no law"):
+    with pytest.raises(SpecError, match="not a law"):
         law_from({"constants": [1.0]})
 
 
