@@ -25,6 +25,7 @@ import statistics
 from dataclasses import replace
 from pathlib import Path
 
+import yaml
 from safetensors.numpy import load_file
 
 from chipwise import api
@@ -72,14 +73,15 @@ def main() -> None:
     parser.add_argument("--work", type=Path, default=Path("runs/winner-vs-baseline"), help="where trainings are kept")
     parser.add_argument("--out", type=Path, required=True, help="CSV file")
     args = parser.parse_args()
-    spec = load_run(args.spec)
-    folder = run_folder(spec, args.run)
     args.work.mkdir(parents=True, exist_ok=True)
-    finish(args.spec, folder)
+    file = with_equal_trainings(args.spec, args.work)
+    spec = load_run(file)
+    folder = run_folder(spec, args.run)
+    finish(file, folder)
     random = args.random if args.contenders is None or "random" in args.contenders else None
     if random is not None:
         at_random = args.work / "random.yaml"
-        at_random.write_text(f"{args.spec.read_text()}\nsearch: {{strategy: random}}\n")
+        at_random.write_text(f"{file.read_text()}\nsearch: {{strategy: random}}\n")
         finish(at_random, random)
     designs = contenders(spec, folder, random)
     designs = {name: designs[name] for name in args.contenders or designs}
@@ -99,6 +101,14 @@ def main() -> None:
         writer.writerows(rows)
     stamp(args.out)
     report(rows)
+
+
+def with_equal_trainings(spec: Path, work: Path) -> Path:
+    """``spec`` with a budget of 16 CPU minutes that trains finalists and reference design for 100 s each."""
+    file = work / spec.name
+    data = yaml.safe_load(spec.read_text())
+    file.write_text(yaml.safe_dump({**data, "budget": {**data["budget"], "cpu": "16 min", "final": "100 s"}}))
+    return file
 
 
 def finish(spec: Path, folder: Path) -> None:

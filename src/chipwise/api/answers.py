@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from chipwise.design.phases.one_model import TaskScore, TaskTrained, run_of
     from chipwise.design.phases.overview import Overview, overview_of, profile_of
     from chipwise.design.report import two_runs, unmet
-    from chipwise.design.report.facts import contenders
+    from chipwise.design.report.facts import contenders, without_search
     from chipwise.design.report.tables import constraint_table, final_table
     from chipwise.design.run.folder import holds_run
     from chipwise.design.run.progress import UNITS, Observer, Status, amount_of, best_of, line_of, silent

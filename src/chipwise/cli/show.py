@@ -109,6 +109,8 @@ def result(record: api.RunRecord, folder: Path) -> None:
         trained = sum(bool(trial.train_cpu_s) for trial in record.trials)
         say(f"{record.name}: {trained} of {len(record.trials)} trials trained, no winner yet")
     print_table(answers.constraint_table(record))
+    if record.answer.alternatives:
+        say(answers.without_search(record))
     put(f"report: {folder / 'report.html'}")
     put(f"card: {folder / 'card.md'}")
     if record.winner is not None:

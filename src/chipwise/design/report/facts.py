@@ -274,7 +274,7 @@ def comparison(record: RunRecord) -> str:
     """Comparison of winner and reference design in words."""
     winner, reference = record.trial(record.winner), record.trial(record.baseline)
     if reference is None:
-        return _without_search(record)
+        return without_search(record)
     if winner is None:
         return "There is no winner to compare the reference design with yet."
     if winner.number == reference.number:
@@ -317,7 +317,7 @@ def comparison(record: RunRecord) -> str:
     return f"{opening}{caveats(record)}Winner against reference design: {'; '.join(parts)}.{as_good(record)}"
 
 
-def _without_search(record: RunRecord) -> str:
+def without_search(record: RunRecord) -> str:
     """What the reference design would be expected to reach with the whole budget, where it was not trained."""
     winner, metric = record.trial(record.winner), record.words.metric
     if not record.answer.alternatives:
