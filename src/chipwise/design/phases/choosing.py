@@ -10,6 +10,7 @@ most to the front. Times matter only as objectives or limits: the quality model 
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -39,6 +40,8 @@ LOSS = "loss"  # name of the task's loss among a problem's goals
 SIZES = ("d_model", "depth", "vocab_size", "patch")  # choices that identify clearly different candidates
 LEAST_LOSS = 1e-4  # smallest loss used, so that logarithms are finite
 POOL = 4_000
+ALIKE = (0.75, 1.5)  # sizes, relative to the reference design's, of the designs that one long training may choose from
+FEWEST_ALIKE = 20  # designs of such sizes in the pool without which all sizes stay
 PARENTS, CHILDREN = 6, 150
 HOPEFUL = 4  # the first batch is chosen from the best 1/HOPEFUL of the pool, by the scaling law
 _TRIES = 20  # batches requested from a strategy before screened candidates are sampled instead
@@ -151,6 +154,30 @@ class Chooser:
         self._model = self._fresh()
         self._fitted_on: list[Observation] = []  # observations that the model was fitted to
         self._prior: SupernetPrior | None = None
+        self._first: Rows | None = None  # proposed before all others
+        self._size_limits = (0.0, math.inf)  # parameters of the designs that are proposed
+
+    def keep_about_as_large_as(self, references: Sequence[Mapping[str, object]]) -> None:
+        """Leaves out designs that are much smaller or larger than the most promising of the reference designs.
+
+        Short trainings favour small designs that lose when they are trained for long, and the law cannot correct that
+        over two orders of magnitude. The size is therefore that of the reference design, the largest within the limits
+        that the budget can train; short trainings compare designs of that size, the nearest to it among them.
+        """
+        if not references:
+            return
+        row = self.nearest(min(references, key=self.law_of))
+        size = float(self._metrics(np.array([row], np.int64))["parameters"][0])
+        near = self._within_sizes(self.pool, low := ALIKE[0] * size, high := ALIKE[1] * size)
+        if near.sum() >= FEWEST_ALIKE:
+            self.pool, self._size_limits = self.pool[near], (low, high)
+        rows = np.array([row], np.int64)
+        if excess(self._limits, self._metrics(rows))[0] <= 0:
+            self._first = rows
+
+    def _within_sizes(self, rows: Rows, low: float, high: float) -> NDArray[np.bool_]:
+        parameters = self._metrics(rows)["parameters"]
+        return np.asarray((low <= parameters) & (parameters <= high))
 
     def set_supernet_prior(self, rows: Rows, scores: Float64Array) -> None:
         """Sets the supernet prior from ``scores`` of ``rows`` in bits per byte; see :class:`SupernetPrior`."""
@@ -160,6 +187,9 @@ class Chooser:
 
     def next(self, count: int, observations: Sequence[Observation], taken: Sequence[Sequence[int]]) -> Rows:
         """Up to ``count`` rows outside ``taken``; fewer when the pool is exhausted."""
+        if self._first is not None and not taken:
+            rest = self.next(count - 1, observations, self._first.tolist()) if count > 1 else self._first[:0]
+            return np.vstack([self._first, rest])
         rng = np.random.default_rng([self._seed, len(taken)])
         pool = self._candidates(observations, taken, rng)
         if len(pool) <= count:
@@ -373,6 +403,7 @@ class Chooser:
             parents = np.unique(seen[best], axis=0)
             children = distinct_rows(mutate(self._space, np.repeat(parents, CHILDREN, axis=0), rng))[0]
             keep = excess(self._limits, self._metrics(children)) <= 0
+            keep &= self._within_sizes(children, *self._size_limits)
             rows = distinct_rows(np.vstack([rows, children[keep]]))[0]
         gone = {self._architecture(row) for row in taken}
         kept = [i for i, row in enumerate(rows.tolist()) if self._architecture(row) not in gone]

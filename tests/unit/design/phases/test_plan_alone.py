@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from test_budget import Clock, TimedTrainer
 from toy_run import SPACE, SPEC, Limits, metrics, two_bytes
 
-from chipwise.design.phases.choosing import Chooser
+from chipwise.design.phases.choosing import Chooser, Observation
 from chipwise.design.phases.halving import AGREEMENT, SPREAD, Halving, plan_alone
 from chipwise.design.phases.screening import screen
 from chipwise.design.run.budget_spec import Allowance
@@ -110,3 +110,30 @@ def test_where_the_long_training_fails_the_next_design_gets_what_is_left() -> No
     assert [item.trial.state for item in trials.all()].count("failed") == 1
     assert finalist.alive
     assert clock.left_s == pytest.approx(0.0)
+
+
+def test_only_designs_about_as_large_as_the_reference_design_are_proposed_and_its_like_first() -> None:
+    """Toy parameters are 1,000 times width and depth. The reference has 128,000, so 96,000 to 192,000 go on."""
+    chooser = Chooser(
+        SPACE, screen(SPACE, metrics, SPEC.limits, seed=0, draws=500), metrics, SPEC.goals, SPEC.limits,
+        final=70.0, bytes_per_token=two_bytes, seed=0,
+    )  # fmt: skip
+    everything = len(chooser.pool)
+    layer = {"heads": 2, "kv_heads": 1, "ffn": "swiglu", "ffn_width": 128}
+    reference = {
+        "d_model": 64, "depth": 2, "vocab_size": 512, "head_size": 32, "tie_embeddings": True, "weights": "fp32",
+        "sharing": "none", "conv": "none", "layers": [layer, layer],
+    }  # fmt: skip
+    chooser.keep_about_as_large_as([reference])
+    assert 20 <= len(chooser.pool) < everything
+    rows = chooser.next(5, [], [])
+    assert len(rows) == 5
+    assert SPACE.choices(rows[0])["d_model"] == 64
+    assert SPACE.choices(rows[0])["depth"] == 2
+    seen = [Observation(row=row, spent=1.0, tokens=1000, loss=2.0 - 0.1 * i) for i, row in enumerate(rows.tolist())]
+    later = chooser.next(8, seen, rows.tolist())
+    for found in (rows, later):
+        sizes = metrics(found)["parameters"]
+        assert (sizes >= 96_000).all()
+        assert (sizes <= 192_000).all()
+    assert not {tuple(row) for row in rows.tolist()} & {tuple(row) for row in later.tolist()}
