@@ -10,7 +10,6 @@ most to the front. Times matter only as objectives or limits: the quality model 
 from __future__ import annotations
 
 import itertools
-import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -40,8 +39,9 @@ LOSS = "loss"  # name of the task's loss among a problem's goals
 SIZES = ("d_model", "depth", "vocab_size", "patch")  # choices that identify clearly different candidates
 LEAST_LOSS = 1e-4  # smallest loss used, so that logarithms are finite
 POOL = 4_000
-ALIKE = (0.75, 1.5)  # sizes, relative to the reference design's, of the designs that one long training may choose from
-FEWEST_ALIKE = 20  # designs of such sizes in the pool without which all sizes stay
+ALIKE = (0.8, 1.25)  # width, depth and so on, relative to the reference design's, of designs for one long training
+FEWEST_ALIKE = 20  # designs of such sizes without which all sizes stay
+MUTANTS = 2_000
 PARENTS, CHILDREN = 6, 150
 HOPEFUL = 4  # the first batch is chosen from the best 1/HOPEFUL of the pool, by the scaling law
 _TRIES = 20  # batches requested from a strategy before screened candidates are sampled instead
@@ -154,30 +154,35 @@ class Chooser:
         self._model = self._fresh()
         self._fitted_on: list[Observation] = []  # observations that the model was fitted to
         self._prior: SupernetPrior | None = None
-        self._first: Rows | None = None  # proposed before all others
-        self._size_limits = (0.0, math.inf)  # parameters of the designs that are proposed
+        self._like: Rows | None = None  # (1, genes): proposed designs have about its sizes
 
     def keep_about_as_large_as(self, references: Sequence[Mapping[str, object]]) -> None:
-        """Leaves out designs that are much smaller or larger than the most promising of the reference designs.
+        """Leaves out designs much smaller or larger than the most promising of the reference designs.
 
         Short trainings favour small designs that lose when they are trained for long, and the law cannot correct that
-        over two orders of magnitude. The size is therefore that of the reference design, the largest within the limits
-        that the budget can train; short trainings compare designs of that size, the nearest to it among them.
+        over two orders of magnitude. Width, depth and vocabulary are therefore about those of the reference design, the
+        largest within the limits that the budget can train. The design that differs from it in the fewest choices is
+        proposed first.
         """
         if not references:
             return
-        row = self.nearest(min(references, key=self.law_of))
-        size = float(self._metrics(np.array([row], np.int64))["parameters"][0])
-        near = self._within_sizes(self.pool, low := ALIKE[0] * size, high := ALIKE[1] * size)
-        if near.sum() >= FEWEST_ALIKE:
-            self.pool, self._size_limits = self.pool[near], (low, high)
-        rows = np.array([row], np.int64)
-        if excess(self._limits, self._metrics(rows))[0] <= 0:
-            self._first = rows
+        row = np.array([self.nearest(min(references, key=self.law_of))], np.int64)
+        rng = np.random.default_rng([self._seed, 23])
+        mutants = mutate(self._space, np.repeat(row, MUTANTS, axis=0), rng)
+        rows = distinct_rows(np.vstack([row, mutants, self.pool]))[0]
+        rows = rows[(excess(self._limits, self._metrics(rows)) <= 0) & self._alike(rows, row)]
+        if len(rows) >= FEWEST_ALIKE:
+            order = np.argsort((rows != row).sum(axis=1), kind="stable")
+            self.pool, self._like = rows[order], row
 
-    def _within_sizes(self, rows: Rows, low: float, high: float) -> NDArray[np.bool_]:
-        parameters = self._metrics(rows)["parameters"]
-        return np.asarray((low <= parameters) & (parameters <= high))
+    def _alike(self, rows: Rows, row: Rows) -> NDArray[np.bool_]:
+        """Which rows have about the sizes of ``row``, (1, genes)."""
+        kept = np.ones(len(rows), bool)
+        for name in SIZES:
+            if name in self._space.index:
+                own, theirs = (np.asarray(self._space.values(each, name), float) for each in (rows, row))
+                kept &= (ALIKE[0] * theirs <= own) & (own <= ALIKE[1] * theirs)
+        return kept
 
     def set_supernet_prior(self, rows: Rows, scores: Float64Array) -> None:
         """Sets the supernet prior from ``scores`` of ``rows`` in bits per byte; see :class:`SupernetPrior`."""
@@ -187,9 +192,9 @@ class Chooser:
 
     def next(self, count: int, observations: Sequence[Observation], taken: Sequence[Sequence[int]]) -> Rows:
         """Up to ``count`` rows outside ``taken``; fewer when the pool is exhausted."""
-        if self._first is not None and not taken:
-            rest = self.next(count - 1, observations, self._first.tolist()) if count > 1 else self._first[:0]
-            return np.vstack([self._first, rest])
+        if self._like is not None and not taken:
+            first = self.pool[:1]
+            return np.vstack([first, self.next(count - 1, observations, first.tolist())]) if count > 1 else first
         rng = np.random.default_rng([self._seed, len(taken)])
         pool = self._candidates(observations, taken, rng)
         if len(pool) <= count:
@@ -403,7 +408,8 @@ class Chooser:
             parents = np.unique(seen[best], axis=0)
             children = distinct_rows(mutate(self._space, np.repeat(parents, CHILDREN, axis=0), rng))[0]
             keep = excess(self._limits, self._metrics(children)) <= 0
-            keep &= self._within_sizes(children, *self._size_limits)
+            if self._like is not None:
+                keep &= self._alike(children, self._like)
             rows = distinct_rows(np.vstack([rows, children[keep]]))[0]
         gone = {self._architecture(row) for row in taken}
         kept = [i for i, row in enumerate(rows.tolist()) if self._architecture(row) not in gone]
