@@ -54,7 +54,7 @@ class Law:
         """Fall of the ln loss when a model of the usual size is trained twice as long.
 
         >>> round(START.slope, 3)
-        0.081
+        0.075
         """
         once, twice = self.loss(USUAL_LAYERS, USUAL_HEAD, np.array([1.0, 2.0]) * USUAL_TEXT)
         return float(np.log(once / twice))
