@@ -55,7 +55,7 @@ def take_up(study: Study, trials: Trials, spec: RunSpec, before: AnySpec | None)
         for item in items:
             if item.alive:
                 trials.note(item.number, within=None, promoted=0, earlier=item.is_reference)
-        study.forget(*DECIDED, *(["plan"] if was.budget != now.budget else []))
+        study.forget(*DECIDED, *(["plan", "rest"] if was.budget != now.budget else []))
     study.remember(basis=asdict(now))
 
 

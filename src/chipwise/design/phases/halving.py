@@ -264,7 +264,7 @@ class Halving:
             self._on_phase(f"trainings of {self._allowance.show(self._plan[rung].budget)}")
             self.train(self.chosen(rung), rung)
         finalists = self._finished()
-        while not finalists and self._allowance.alone and self._left() > self._allowance.shortest:
+        while not finalists and last and self._allowance.alone and self._left() > self._allowance.shortest:
             self._give_the_rest()
             self.train(self.chosen(last), last)  # the only final training failed: the next design gets what is left
             finalists = self._finished()

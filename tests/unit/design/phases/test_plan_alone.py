@@ -16,7 +16,7 @@ from chipwise.design.phases.screening import screen
 from chipwise.design.run.budget_spec import Allowance
 from chipwise.design.run.trials import Trials, choice_labels
 from chipwise.design.strategies.study import Study
-from chipwise.errors import SpecError
+from chipwise.errors import Infeasible, SpecError
 from chipwise.training.laws.scaling import START
 
 ALONE = Allowance(unit="cpu", total=100.0, final=70.0, whole=False, alone=True)
@@ -59,7 +59,7 @@ def test_too_little_for_the_winner_is_refused() -> None:
         plan_alone(ALONE, 19.0, slope=0.1)
 
 
-def run(clock: Clock, diverges: tuple[int, ...] = ()):
+def run(clock: Clock, diverges: tuple[int, ...] = (), *, slope: float = 0.03):
     study = Study(None, name="toy", directions=["minimize", "minimize"], identity="toy", choices=choice_labels(SPACE))
     trials = Trials(study, SPEC, SPACE)
     chooser = Chooser(
@@ -68,7 +68,7 @@ def run(clock: Clock, diverges: tuple[int, ...] = ()):
     )  # fmt: skip
     trainer = TimedTrainer(clock, diverges=diverges)
     halving = Halving(
-        trials, plan_alone(ALONE, clock.left_s, slope=0.03), chooser=chooser, allowance=ALONE, trainer=trainer,
+        trials, plan_alone(ALONE, clock.left_s, slope=slope), chooser=chooser, allowance=ALONE, trainer=trainer,
         measurer=Limits(trials, None), predict=lambda row: {"tpot_p50": [1.0, 1.0, 1.0]}, workers=1,
         left=lambda: clock.left_s,
     )  # fmt: skip
@@ -110,6 +110,13 @@ def test_where_the_long_training_fails_the_next_design_gets_what_is_left() -> No
     assert [item.trial.state for item in trials.all()].count("failed") == 1
     assert finalist.alive
     assert clock.left_s == pytest.approx(0.0)
+
+
+def test_a_plan_of_one_training_that_fails_ends_with_one_clear_error() -> None:
+    _, halving, _ = run(Clock(100.0, 1.0), (32, 64, 96, 128), slope=2.0)
+    halving.explore([])
+    with pytest.raises(Infeasible, match="every candidate failed in training"):
+        halving.promote([])
 
 
 def test_only_designs_about_as_large_as_the_reference_design_are_proposed_and_its_like_first() -> None:
