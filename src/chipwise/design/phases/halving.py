@@ -15,7 +15,7 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from statistics import NormalDist
-from typing import NoReturn, Protocol
+from typing import Protocol
 
 import numpy as np
 
@@ -91,7 +91,7 @@ def plan_finals(allowance: Allowance, training: float) -> tuple[Rung, ...]:
     return (Rung(budget=allowance.final, count=int(training / allowance.final)),)
 
 
-def plan_alone(allowance: Allowance, training: float, *, slope: float, first: float = 0.0) -> tuple[Rung, ...]:
+def plan_alone(allowance: Allowance, training: float, *, slope: float) -> tuple[Rung, ...]:
     """First trainings that choose one design, and its training, which gets the rest of ``training``.
 
     More first trainings find a better design (the best of n lies ``SPREAD`` times the agreement of short and final
@@ -102,19 +102,20 @@ def plan_alone(allowance: Allowance, training: float, *, slope: float, first: fl
         allowance: The budget of trainings.
         training: What is left of it.
         slope: Fall of the ln loss when the final training is twice as long.
-        first: Length that the first trainings must have, in the unit of the budget. Default: what gains most.
 
     Raises:
         SpecError: Too little is left for the final training.
     """
     least = allowance.total * LEAST_FINAL
     if training < least:
-        _refuse(allowance, training, least)
+        after = "calibration, measuring and tasks" if allowance.whole else "other trainings"
+        needs = f"the {allowance.show(least)} that the winner's training needs; raise the budget"
+        raise _too_little(allowance, training, after, needs)
     best: float = 0.0
     plan: tuple[Rung, ...] = (Rung(budget=training, count=1),)
     for parts, agreement in AGREEMENT.items():
         for count in range(2, MOST_FIRST + 1):
-            each = first or training / (parts + count)
+            each = training / (parts + count)
             rest = training - (count - 1) * each  # the chosen one continues its own first training
             if each < allowance.shortest or rest < ETA * each or rest < least:
                 continue
@@ -125,23 +126,15 @@ def plan_alone(allowance: Allowance, training: float, *, slope: float, first: fl
     return plan
 
 
-def _refuse(allowance: Allowance, training: float, least: float) -> NoReturn:
-    rest = "calibration, measuring and tasks" if allowance.whole else "other trainings"
-    raise SpecError(
-        f"after {rest} {allowance.show(max(training, 0))} are left, less than the {allowance.show(least)} that the "
-        "winner's training needs; raise the budget",
-        field="budget",
-    )
-
-
 def _check_budget(allowance: Allowance, training: float) -> None:
     if training < allowance.final:
-        rest = "calibration, measuring, tasks and the reference design" if allowance.whole else "the reference design"
-        raise SpecError(
-            f"after {rest} {allowance.show(max(training, 0))} are left, less than one final training of "
-            f"{allowance.show(allowance.final)}; raise the budget or lower budget.final",
-            field="budget",
-        )
+        after = "calibration, measuring, tasks and the reference design" if allowance.whole else "the reference design"
+        needs = f"one final training of {allowance.show(allowance.final)}; raise the budget or lower budget.final"
+        raise _too_little(allowance, training, after, needs)
+
+
+def _too_little(allowance: Allowance, training: float, after: str, needs: str) -> SpecError:
+    return SpecError(f"after {after} {allowance.show(max(training, 0))} are left, less than {needs}", field="budget")
 
 
 @dataclass(frozen=True)
