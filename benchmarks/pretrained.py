@@ -34,7 +34,7 @@ from chipwise.model.ops.workload import Workload
 from pretrained_pairs import Pairs, make_pairs
 from provenance import stamp
 
-METHODS = ("exact", "shared", "truncate")
+METHODS = ("exact", "truncate")
 PAIRS, TEXTS, LONGEST, RESAMPLINGS = 2000, 10_000, 128, 1000
 
 
@@ -46,7 +46,6 @@ def main() -> None:
     parser.add_argument("--latency", default="60 %")
     parser.add_argument("--tokens", type=int, default=32)
     parser.add_argument("--steps", type=int, default=150, help="of healing, for every contender")
-    parser.add_argument("--shared-steps", type=int, default=60, help="of training shared weights")
     parser.add_argument("--rate", type=float, default=5e-4)
     parser.add_argument("--only", choices=[*METHODS, "measure"])
     parser.add_argument("--out", type=Path, help="CSV file")
@@ -58,7 +57,6 @@ def main() -> None:
     chosen = np.random.default_rng(0).permutation(len(pairs.healing))[:TEXTS]
     text.write_text("\n".join(pairs.healing[i] for i in sorted(chosen)), encoding="utf-8")
     healing = Healing(steps=args.steps, rate=args.rate)
-    shared = Healing(steps=args.shared_steps, rate=args.rate)
     for method in METHODS if args.only is None else (args.only,) if args.only in METHODS else ():
         begun = time.process_time()
         request = ShrinkRequest(
@@ -67,7 +65,6 @@ def main() -> None:
             data={"source": "files", "paths": [str(text.resolve())], "entries": "lines"},
             tokens=args.tokens,
             healing=healing,
-            shared=shared,
         )
         found = shrink_model(
             model,

@@ -303,13 +303,12 @@ def shrink(
     *,
     latency: str | float | None = "60 %",
     memory: str | float | None = None,
-    method: Literal["exact", "shared", "truncate"] = "exact",
+    method: Literal["exact", "truncate"] = "exact",
     data: Sequence[str | Path] | Mapping[str, Any] = ("medical-definitions",),
     prompt: int = 32,
     new: int = 16,
     weights: str = "fp32",
     steps: int = 300,
-    shared_steps: int = 150,
     rate: float = 5e-4,
     out: str | Path | None = None,
     resume: bool = False,
@@ -327,16 +326,15 @@ def shrink(
             image classifier (ViT); or the winner of a task whose models answer in one pass.
         latency: Latency limit per request on the device: a share of the original's (``60 %``) or a time (``3 ms``).
         memory: Limit on the weights' size: a share of the original's or a size (``40 MB``).
-        method: ``exact`` (scores blocks one by one and solves an integer programme), ``shared`` (searches with a
-            supernet of all cuts) or ``truncate`` (keeps the first layers; the baseline).
+        method: ``exact`` (scores blocks one by one and solves an integer programme) or ``truncate`` (keeps the first
+            layers; the baseline).
         data: The data for scoring and healing: a text source, text files, a run file, or the fields of ``data``.
             Default for a winner: the data of its run.
         prompt: Tokens of a request's text or prompt.
         new: Tokens that a decoder generates per request.
         weights: Format in which the result is served: fp32, int8 or int4.
         steps: Steps of healing by distillation; 0 for none.
-        shared_steps: Training steps of the supernet.
-        rate: Peak learning rate of healing and supernet.
+        rate: Peak learning rate of healing.
         out: Output folder; ``runs/shrink-<name>`` by default.
         resume: Continue the run in the output folder.
         device: The chip to which the latency limit applies; times are then predicted. Default: this machine, measured.
@@ -363,7 +361,6 @@ def shrink(
         new_tokens=new,
         weights=weights,
         healing=Healing(steps=steps, rate=rate),
-        shared=Healing(steps=shared_steps, rate=rate),
         device=there,
         runtime=runtime,
         seed=seed,

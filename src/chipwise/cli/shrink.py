@@ -36,9 +36,7 @@ def command(
     ] = None,
     method: Annotated[
         str,
-        typer.Option(
-            help="exact (score each block, solve for the best cut), shared (search with a supernet), or truncate."
-        ),
+        typer.Option(help="exact (score each block, solve for the best cut) or truncate (keep the first layers)."),
     ] = "exact",
     data: Annotated[
         list[str] | None,
@@ -51,8 +49,7 @@ def command(
     new: Annotated[int, typer.Option(help="New tokens of a request (decoders).", min=1)] = 16,
     weights: Annotated[str, typer.Option(help="Weight format for serving: fp32, int8, int4.")] = "fp32",
     steps: Annotated[int, typer.Option(help="Distillation steps after the cut.", min=0)] = 300,
-    shared_steps: Annotated[int, typer.Option(help="Training steps of the supernet (method shared).", min=1)] = 150,
-    rate: Annotated[float, typer.Option(help="Peak learning rate of distillation and supernet.")] = 5e-4,
+    rate: Annotated[float, typer.Option(help="Peak learning rate of distillation.")] = 5e-4,
     device: Annotated[
         str | None,
         typer.Option(
@@ -93,7 +90,6 @@ def command(
             new=new,
             weights=weights,
             steps=steps,
-            shared_steps=shared_steps,
             rate=rate,
             device=device,
             runtime=runtime,

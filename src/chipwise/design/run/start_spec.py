@@ -18,7 +18,7 @@ from chipwise.core.digest import digest, plain
 from chipwise.core.files import build, read_yaml
 from chipwise.design.limits import TASK_METRICS, Constraint, parse_constraints
 from chipwise.design.run.budget_spec import BudgetSpec
-from chipwise.design.run.spec import FORMATS, QualitySpec, RunSpec, TargetSpec, TaskSpec, load_run, run_spec, spelt_out
+from chipwise.design.run.spec import FORMATS, RunSpec, TargetSpec, TaskSpec, load_run, run_spec, spelt_out
 from chipwise.errors import SpecError, nearest
 from chipwise.model.arch.arch import ArchSpec
 from chipwise.model.kinds.encoder.form import ENCODER
@@ -27,9 +27,8 @@ from chipwise.model.ops.workload import Workload
 TIMES = ("ttft_p50", "ttft_p99", "tpot_p50", "tpot_p99")
 STEERING = (*TIMES, "peak_memory", "parameters")  # limits that determine the choice of a cut
 ORIGINAL = "original"  # task of an encoder's cut: agree with the original on similarities of texts
-_MAY_GIVE = "widths (shares of the stream's width, with search: shared) and weights (the format it is served in)"
 _NOT_HERE = {
-    "space": f"the model in start_from determines what can be cut; leave it out. Allowed: {_MAY_GIVE}",
+    "space": "the model in start_from determines what can be cut; leave it out",
     "objectives": "the objective is fixed: the cut closest to the original within the constraints; leave it out",
     "targets": "cuts are timed only on this machine; leave it out",
     "across": "cuts are timed only on this machine; leave it out",
@@ -50,11 +49,8 @@ class StartSpec:
     constraints: Mapping[str, object]
     target: TargetSpec = field(default_factory=TargetSpec)
     budget: BudgetSpec = field(default_factory=BudgetSpec)
-    search: Literal["auto", "exact", "shared"] = "auto"
-    quality: QualitySpec = field(default_factory=QualitySpec)
     tasks: tuple[TaskSpec, ...] = ()
     weights: str = "fp32"
-    widths: tuple[float, ...] = (1.0,)
     seed: int = 0
     folder: str = "."  # folder of the run file; not a field of the file
 
@@ -73,20 +69,6 @@ class StartSpec:
         for name in ("power", "price"):
             if getattr(self.target, name) is not None:
                 raise SpecError("cuts are not evaluated by it; leave it out", field=f"target.{name}")
-        if self.quality.method not in ("auto", "supernet"):
-            raise SpecError(
-                f"{self.quality.method!r} trains from scratch; with start_from use supernet (weights that cuts share) "
-                "or auto (blocks judged one by one)",
-                field="quality.method",
-            )
-        if self.search == "exact" and self.quality.method == "supernet":
-            raise SpecError(
-                "an exact choice evaluates single blocks; for shared weights use search: shared", field="search"
-            )
-        if not self.widths or not all(0 < share <= 1 for share in self.widths):
-            raise SpecError(f"shares above 0 and up to 1, not {list(self.widths)}", field="widths")
-        if self.method == "exact" and self.widths != (1.0,):
-            raise SpecError("only the search over shared weights (search: shared) varies the width", field="widths")
         labels = [item.label for item in self.tasks]
         if len(set(labels)) != len(labels) or ORIGINAL in labels:
             raise SpecError(f"names must differ, and none may be {ORIGINAL!r}: {labels}", field="tasks")
@@ -144,16 +126,6 @@ class StartSpec:
     def floors(self) -> tuple[Constraint, ...]:
         """Minimum scores on the file's own tasks."""
         return tuple(item for item in self.limits({}) if item.task not in (None, ORIGINAL))
-
-    @property
-    def method(self) -> Literal["exact", "shared"]:
-        """Method of choosing the cut."""
-        return "shared" if self.search == "shared" or self.quality.method == "supernet" else "exact"
-
-    @property
-    def shared_s(self) -> float:
-        """CPU seconds for training the supernet."""
-        return QualitySpec(method="supernet", budget=self.quality.budget).shared_s(self.budget.cpu_s)
 
     @property
     def source(self) -> Path:
@@ -231,9 +203,25 @@ def any_spec(data: object, *, file: str) -> RunSpec | StartSpec:
     for name, why in _NOT_HERE.items():
         if name in data:
             raise SpecError(f"contradicts start_from: {why}", file=file, field=name)
-    found = spelt_out({name: value for name, value in data.items() if name != "task"})
-    if isinstance(data.get("search"), str):
-        found["search"] = data["search"]
+    found = spelt_out(_without_supernet(data, file=file))
     if isinstance(data.get("weights"), list) and len(data["weights"]) == 1:  # a list of one, as in a space
         found["weights"] = data["weights"][0]
     return build(StartSpec, found, file=file)
+
+
+def _without_supernet(data: Mapping[str, object], *, file: str) -> dict[str, object]:
+    """The fields without those that earlier versions had for a choice by a supernet.
+
+    Raises:
+        SpecError: They ask for it.
+    """
+    quality, widths = data.get("quality", "auto"), data.get("widths", [1.0])
+    method = quality.get("method", "auto") if isinstance(quality, Mapping) else quality
+    asked = {
+        "search": data.get("search", "auto") not in ("auto", "exact"),
+        "quality": method != "auto",
+        "widths": widths != [1.0],
+    }
+    for name in (name for name, gone in asked.items() if gone):
+        raise SpecError("a cut is chosen by the losses of single blocks alone; leave it out", file=file, field=name)
+    return {name: value for name, value in data.items() if name not in (*asked, "task")}

@@ -51,9 +51,8 @@ class Costs:
         return self.block_s[kind][size]
 
     def cut_s(self, arch: ArchSpec, sizes: Sizes) -> float:
-        """Seconds of the cut; with a narrower stream, every block's time shrinks in proportion."""
-        share = sizes.width / arch.d_model
-        return self.base_s + share * sum(self.of(kind, sizes.block(i, kind)) for i, kind in blocks(arch))
+        """Seconds of the cut."""
+        return self.base_s + sum(self.of(kind, sizes.block(i, kind)) for i, kind in blocks(arch))
 
 
 def measure_costs(

@@ -1,12 +1,10 @@
-"""Chooses a cut: exactly from the losses of single blocks, by search with a supernet, or plain truncation."""
+"""Chooses a cut: exactly from the losses of single blocks, or by plain truncation."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
-
-import numpy as np
 
 from chipwise.design.shrink.block_costs import Costs
 from chipwise.design.shrink.block_losses import Replacement
@@ -15,10 +13,9 @@ from chipwise.design.strategies.exact import Option, choose
 from chipwise.errors import Infeasible
 from chipwise.model.arch.arch import ArchSpec
 
-Method = Literal["exact", "shared", "truncate"]
-METHODS: tuple[Method, ...] = ("exact", "shared", "truncate")
+Method = Literal["exact", "truncate"]
+METHODS: tuple[Method, ...] = ("exact", "truncate")
 _SHARES = {"attention": (0.25, 0.5, 0.75), "ffn": (0.125, 0.25, 0.375, 0.5, 0.625, 0.75, 0.875)}
-_PARENTS, _MUTATED = 12, 2
 STEP = 16  # FFN neurons are multiples of this, for which matrix products are fast
 
 
@@ -118,104 +115,6 @@ def choose_first_layers(
         if keeps(arch, sizes, costs, limits, value_bytes):
             return sizes
     raise Infeasible("not even the first layer alone keeps the limits; loosen them")
-
-
-class Sampler:
-    """Random cuts near the limits, for training a supernet and searching in it.
-
-    Args:
-        arch: The original, its weights ordered by importance.
-        options: Sizes by kind of block.
-        widths: Widths of the residual stream to choose from.
-        costs: Seconds of blocks.
-        limits: Limits of a cut.
-        value_bytes: Bytes of one weight.
-        seed: Random seed of the cuts.
-    """
-
-    def __init__(
-        self,
-        arch: ArchSpec,
-        options: Mapping[str, Sequence[int]],
-        costs: Mapping[str, Costs],
-        limits: Limits,
-        *,
-        widths: Sequence[int] = (),
-        value_bytes: float = 4.0,
-        seed: int,
-    ) -> None:
-        self.arch, self.options, self.costs, self.limits = arch, options, costs, limits
-        self.widths = tuple(widths) or (arch.d_model,)
-        self.value_bytes, self.seed = value_bytes, seed
-        self._places = list(blocks(arch))
-
-    def fits(self, sizes: Sizes) -> bool:
-        """Whether a cut keeps the limits."""
-        return keeps(self.arch, sizes, self.costs, self.limits, self.value_bytes)
-
-    def draw(self, number: int) -> Sizes:
-        """Cut number ``number``, which keeps the limits and nearly fills them; deterministic.
-
-        Raises:
-            Infeasible: Even the smallest cut breaks a limit.
-        """
-        random = np.random.default_rng([self.seed, number])
-        sizes = replace(whole_sizes(self.arch), width=int(random.choice(self.widths)))
-        return self._into_limits(sizes, random)
-
-    def change(self, sizes: Sizes, random: np.random.Generator) -> Sizes:
-        """A neighbour of a cut: a few blocks at other sizes, then shrunk or grown to fill the limits."""
-        for _ in range(_MUTATED):
-            i, kind = self._places[int(random.integers(len(self._places)))]
-            sizes = sizes.with_block(i, kind, int(random.choice(self._sizes(i, kind))))
-        return self._grown(self._into_limits(sizes, random), random)
-
-    def _into_limits(self, sizes: Sizes, random: np.random.Generator) -> Sizes:
-        """Shrinks random blocks step by step until the limits are kept."""
-        while not self.fits(sizes):
-            open_places = [(i, kind) for i, kind in self._places if sizes.block(i, kind) > 0]
-            if not open_places:
-                raise Infeasible("even without any block the limits are broken; loosen them")
-            i, kind = open_places[int(random.integers(len(open_places)))]
-            smaller = [size for size in self._sizes(i, kind) if size < sizes.block(i, kind)]
-            sizes = sizes.with_block(i, kind, smaller[-1])
-        return sizes
-
-    def _grown(self, sizes: Sizes, random: np.random.Generator) -> Sizes:
-        """Grows blocks in random order while the limits allow it."""
-        for place in random.permutation(len(self._places)):
-            i, kind = self._places[int(place)]
-            larger = [size for size in self._sizes(i, kind) if size > sizes.block(i, kind)]
-            if larger and self.fits(sizes.with_block(i, kind, larger[0])):
-                sizes = sizes.with_block(i, kind, larger[0])
-        return sizes
-
-    def _sizes(self, layer: int, kind: str) -> list[int]:
-        top = whole_sizes(self.arch).block(layer, kind)
-        return sorted({min(size, top) for size in self.options[kind]})
-
-
-def search_shared(
-    sampler: Sampler,
-    loss_of: Callable[[Sizes], float],
-    *,
-    trials: int,
-    on_progress: Callable[[int, int], None] = lambda done, total: None,
-) -> tuple[Sizes, float]:
-    """The cut with the least loss under inherited weights, among random cuts and then neighbours of the best twelve."""
-    random = np.random.default_rng([sampler.seed, 1])
-    seen: dict[Sizes, float] = {}
-    for number in range(trials):
-        if number < max(_PARENTS, trials // 3):
-            sizes = sampler.draw(number)
-        else:
-            best = sorted(seen, key=lambda item: seen[item])[:_PARENTS]
-            sizes = sampler.change(best[int(random.integers(len(best)))], random)
-        if sizes not in seen:
-            seen[sizes] = loss_of(sizes)
-        on_progress(number + 1, trials)
-    winner = min(seen, key=lambda item: seen[item])
-    return winner, seen[winner]
 
 
 def keeps(arch: ArchSpec, sizes: Sizes, costs: Mapping[str, Costs], limits: Limits, value_bytes: float = 4.0) -> bool:

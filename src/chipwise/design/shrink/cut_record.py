@@ -15,6 +15,7 @@ from chipwise.design.report import record as rec
 from chipwise.design.report.record import TaskSummary
 from chipwise.design.run.start_spec import ORIGINAL, StartSpec
 from chipwise.design.run.trials import now
+from chipwise.design.shrink.block_selection import Method
 from chipwise.hardware.detect import detect
 
 
@@ -59,7 +60,8 @@ def read_known(path: Path) -> Known:
     return found
 
 
-NUMBERS = {"original": 0, "exact": 1, "shared": 1, "truncate": 2}  # trial numbers
+CUT: Method = "exact"  # method of choosing the contender that may win
+NUMBERS = {"original": 0, "exact": 1, "truncate": 2}  # trial numbers
 
 
 def values_of(found: Contender) -> dict[str, float]:
@@ -81,7 +83,7 @@ def constraints_of(spec: StartSpec, contenders: Mapping[str, Contender]) -> tupl
 
 def broken_limits(spec: StartSpec, contenders: Mapping[str, Contender]) -> list[Constraint]:
     """The constraints that the cut is known to break."""
-    return broken(constraints_of(spec, contenders), values_of(contenders[spec.method]))
+    return broken(constraints_of(spec, contenders), values_of(contenders[CUT]))
 
 
 def make_record(spec: StartSpec, known: Known) -> rec.RunRecord:
@@ -111,14 +113,14 @@ def make_record(spec: StartSpec, known: Known) -> rec.RunRecord:
         space=build(rec.SpaceSummary, known.get("space", {"size": 0}), field="space"),
         data=build(rec.DataSummary, known["data"], field="data") if "data" in known else None,
         trials=tuple(_trial(spec, name, found, limits) for name, found in there.items()),
-        winner=NUMBERS[spec.method] if known.get("finished") else None,
+        winner=NUMBERS[CUT] if known.get("finished") else None,
         baseline=NUMBERS["truncate"] if "truncate" in there else None,
         start=None
         if "original" not in there
         else rec.Start(
             source=spec.start_from,
             original=NUMBERS["original"],
-            method=spec.method,
+            method="exact",
             steps=steps,
             distances={
                 str(NUMBERS[name]): (found["loss_before"], found["loss_after"])

@@ -38,6 +38,7 @@ from chipwise.design.shrink.block_selection import Limits, options_of
 from chipwise.design.shrink.cut_limits import limits_of, promises_of
 from chipwise.design.shrink.cut_quality import bits_per_byte, likeness, task_score
 from chipwise.design.shrink.cut_record import (
+    CUT,
     Contender,
     broken_limits,
     constraints_of,
@@ -62,7 +63,6 @@ from chipwise.training.evaluations.data import Task
 OVERHEAD = 0.12  # share of the budget for evaluation, measuring and the report
 LEAST_STEPS = 10  # fewest healing steps; fewer are not worth the warm-up
 TIMEOUT_S = 600.0  # for one measurement; pretrained models may be large
-TRIALS = 60  # cuts that the search with a supernet evaluates
 LONGEST = (64, 256)  # least and most tokens per text; in between, those of a request's prompt
 _SHOWN_S = 0.2
 _BASE_UNIT = {"time": " s", "bytes": " B", "count": "", "share": ""}
@@ -132,17 +132,10 @@ class Cutting:
         self.known |= {"data": corpus.summary(), "space": _space_of(work)}
         self._note()
         limits = self._limits(work)
-        settings = CutSettings(
-            method=spec.method,
-            limits=limits,
-            healing=Healing(),
-            shared=Healing(steps=self._shared_steps(work, limits)),
-            trials=TRIALS,
-            widths=spec.widths,
-        )
+        settings = CutSettings(method=CUT, limits=limits, healing=Healing())
         self._contender(work, settings, corpus, tasks)
         try:
-            self._contender(work, replace(settings, method="truncate", widths=(1.0,)), corpus, tasks)
+            self._contender(work, replace(settings, method="truncate"), corpus, tasks)
         except Infeasible as error:
             self._found("truncate", Contender(absent=f"there are no first layers alone to compare with: {error}"))
         if tasks:
@@ -170,14 +163,6 @@ class Cutting:
             )
         original = values_of(self._of("original"))
         return limits_of(work, constraints_of(self.spec, self.known["contenders"]), original)
-
-    def _shared_steps(self, work: Shrinking, limits: Limits) -> int:
-        if self.spec.method != "shared":
-            return LEAST_STEPS
-        budget_s = self.spec.shared_s
-        self._phase("timing a supernet step")
-        step_s = work.kept("sharing-step", lambda: work.sharing_step_s(limits), key=digest(limits))
-        return max(LEAST_STEPS, int(budget_s / step_s))
 
     def _steps(self, work: Shrinking, settings: CutSettings, weights: Named, sizes: Sizes) -> int:
         """Healing steps that ``budget.final`` (or half of the remaining budget) allows; the same for both contenders.
@@ -279,7 +264,7 @@ class Cutting:
     def _measure(self, work: Shrinking) -> None:
         """Measures all contenders in alternation; limits are checked with these values, not the first measurement."""
         self._phase("measuring alternately")
-        names = [name for name in ("original", self.spec.method, "truncate") if "parameters" in self._of(name)]
+        names = [name for name in ("original", CUT, "truncate") if "parameters" in self._of(name)]
         files = [work.original_file, *(self.folder.path / name / "model.onnx" for name in names[1:])]
         measured = Bench(self.spec, timeout_s=TIMEOUT_S).alternately(files)
         for name, found in zip(names, measured, strict=True):
@@ -294,15 +279,15 @@ class Cutting:
             Infeasible: It does not; the message says by how much.
         """
         contenders = self.known["contenders"]
-        values = values_of(contenders[self.spec.method])
+        values = values_of(contenders[CUT])
         missed = broken_limits(self.spec, contenders)
         if missed:
             listed = ", ".join(f"{item.metric} {item.show(values[item.metric])} (limit {item.text})" for item in missed)
-            busy = "" if contenders[self.spec.method]["clean"] else "; the machine was busy, so --resume measures again"
+            busy = "" if contenders[CUT]["clean"] else "; the machine was busy, so --resume measures again"
             raise Infeasible(
                 f"the healed cut, the nearest that was found, is outside its limits: {listed}{busy}. Loosen the limit"
                 + (", or raise budget.final" if any(item.task for item in missed) else "")
-                + f"; the cut is in {self.folder.path / self.spec.method}"
+                + f"; the cut is in {self.folder.path / CUT}"
             )
         self._write_winner(work)
         self.known["finished"] = True
@@ -310,8 +295,8 @@ class Cutting:
 
     def _write_winner(self, work: Shrinking) -> None:
         """Writes the winner: a Hugging Face folder with the measured ``model.onnx`` and its measurements."""
-        source, target = self.folder.path / self.spec.method, self.folder.winner
-        found = self._of(self.spec.method)
+        source, target = self.folder.path / CUT, self.folder.winner
+        found = self._of(CUT)
         with storage(target):
             shutil.copytree(source / "model", target, dirs_exist_ok=True)
             shutil.copyfile(source / "model.onnx", target / "model.onnx")

@@ -1,6 +1,6 @@
-"""Trains cuts towards the original: one cut (healing), or many that share weights (a supernet).
+"""Trains a cut towards the original (healing).
 
-A step uses one batch and one or more cuts, whose gradients are summed. Embedding tables are not trained, so that tokens
+Embedding tables are not trained, so that tokens
 or items missing in the data keep their meaning. A killed training continues from its last checkpoint with the next
 batches.
 """
@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,7 +19,6 @@ from torch import Tensor
 from chipwise.core.digest import digest
 from chipwise.design.shrink.forward import Weights
 from chipwise.design.shrink.material import Comparison
-from chipwise.design.shrink.sizes import Sizes, cut_arch, cut_weights, whole_sizes
 from chipwise.design.shrink.texts import BATCH_TOKENS
 from chipwise.errors import SpecError, TrainingDiverged
 from chipwise.model.arch.arch import ArchSpec
@@ -33,7 +32,7 @@ _TABLES = ("embedding.weight", "stem.items.weight", "stem.tags.weight", "words.w
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Healing:
-    """Settings for training cuts."""
+    """Settings for training a cut."""
 
     steps: int = 300
     rate: float = 5e-4  # peak learning rate of AdamW
@@ -63,14 +62,13 @@ class Distilled:
 
 
 class Distiller:
-    """Trains cuts of one model.
+    """Trains one cut.
 
     Args:
-        arch: The model whose weights are trained.
+        arch: The cut.
         weights: Initial weights.
         comparison: The original on the training data.
         healing: Number of steps and learning rate.
-        turn: Returns the cuts of a step, given its number. Default: the whole of ``arch``.
         seed: Random seed of the order of batches.
         path: Path of the checkpoint.
         precision: Precision of the comparison's matrix products.
@@ -87,11 +85,9 @@ class Distiller:
         seed: int,
         path: Path,
         precision: Precision = "fp32",
-        turn: Callable[[int], Sequence[Sizes]] | None = None,
         clock: Callable[[], float] = time.process_time,
     ) -> None:
         self.arch, self.comparison, self.healing = arch, comparison, healing
-        self.turn = turn or (lambda _step: [whole_sizes(arch)])
         self.path, self.clock = path, clock
         self.seed = seed
         self.start = {name: value.clone() for name, value in weights.items()}
@@ -145,13 +141,9 @@ class Distiller:
 
     def _step(self) -> float:
         batch = self.comparison.lesson(self.step, tokens=self.healing.batch_tokens, seed=self.seed)
-        total = 0.0
-        cuts = self.turn(self.step)
-        for sizes in cuts:
-            arch, part = cut_arch(self.arch, sizes), cut_weights(self.arch, sizes, self.weights)
-            loss = self.comparison.loss(arch, part, batch) / len(cuts)
-            loss.backward()  # type: ignore[no-untyped-call]
-            total += float(loss.detach())
+        loss = self.comparison.loss(self.arch, self.weights, batch)
+        loss.backward()  # type: ignore[no-untyped-call]
+        total = float(loss.detach())
         norm = torch.nn.utils.clip_grad_norm_(list(self.trained.values()), self.healing.clip_norm)
         if not (math.isfinite(total) and torch.isfinite(norm)):
             return math.nan

@@ -23,7 +23,7 @@ from torch import Tensor
 
 from chipwise.design.shrink.forward import Weights, watching
 from chipwise.design.shrink.material import Examples
-from chipwise.design.shrink.sizes import WIDTH, Index, Sizes, blocks, orders_width, whole_sizes
+from chipwise.design.shrink.sizes import Index, Sizes, blocks, whole_sizes
 from chipwise.model.arch.arch import ArchSpec
 from chipwise.training.loop.checkpoint import read_state, write_state
 
@@ -38,7 +38,6 @@ class Statistics:
 
     means: Mapping[str, Tensor]  # of each block's inner activations, by name such as ``layers.0.ffn``
     moments: Mapping[str, Tensor]  # AᵀA over the tokens, with the same keys
-    width: Tensor  # mean square of each entry of the normalised stream
     influence: tuple[float, ...]  # per layer: 1 - cosine between the stream before and after it
 
 
@@ -50,7 +49,7 @@ def save_statistics(found: Statistics, path: Path) -> None:
     """
     parts = {f"means/{name}": value for name, value in found.means.items()}
     parts |= {f"moments/{name}": value for name, value in found.moments.items()}
-    write_state(path, SCHEMA, "", {**parts, "width": found.width}, {"influence": found.influence})
+    write_state(path, SCHEMA, "", parts, {"influence": found.influence})
 
 
 def load_statistics(path: Path) -> Statistics | None:
@@ -63,9 +62,7 @@ def load_statistics(path: Path) -> Statistics | None:
         {name.removeprefix(kind): value for name, value in parts.items() if name.startswith(kind)}
         for kind in ("means/", "moments/")
     )
-    return Statistics(
-        means=means, moments=moments, width=parts["width"], influence=tuple(facts.sequence("influence", float))
-    )
+    return Statistics(means=means, moments=moments, influence=tuple(facts.sequence("influence", float)))
 
 
 def gather(arch: ArchSpec, weights: Weights, examples: Examples) -> Statistics:
@@ -91,10 +88,6 @@ def gather(arch: ArchSpec, weights: Weights, examples: Examples) -> Statistics:
 
         return record
 
-    def normed(_given: Tensor, out: Tensor) -> None:
-        rows = chosen(out)
-        add("width", rows.square().sum(0), len(rows))
-
     def layer(number: int) -> Any:
         def record(given: Tensor, out: Any) -> None:
             after = out[0] if isinstance(out, tuple) else out
@@ -104,7 +97,6 @@ def gather(arch: ArchSpec, weights: Weights, examples: Examples) -> Statistics:
         return record
 
     watch = {f"layers.{i}.{kind}.{_BACK[kind]}": inner(f"layers.{i}.{kind}") for i, kind in blocks(arch)}
-    watch |= {f"layers.{i}.{kind}_norm": normed for i, kind in blocks(arch)}
     watch |= {f"layers.{i}": layer(i) for i in range(len(arch.layers))}
     with torch.no_grad(), watching(arch, watch):
         for seen["mask"], run in examples.passes(arch, weights):
@@ -113,14 +105,13 @@ def gather(arch: ArchSpec, weights: Weights, examples: Examples) -> Statistics:
     return Statistics(
         means={place: sums[f"{place}.sum"] / counts[f"{place}.sum"] for place in places},
         moments={place: sums[f"{place}.moment"] / counts[f"{place}.sum"] for place in places},
-        width=sums["width"] / counts["width"],
         influence=tuple(float(sums[f"influence.{i}"]) / counts[f"influence.{i}"] for i in range(len(arch.layers))),
     )
 
 
 def importance_order(arch: ArchSpec, weights: Weights, found: Statistics) -> dict[str, Index]:
     """Order of the entries of each label in :mod:`sizes`, by falling importance."""
-    order = {WIDTH: _falling(found.width)} if orders_width(arch) else {}
+    order = {}
     for i, kind in blocks(arch):
         place = f"layers.{i}.{kind}"
         matrix = weights[f"{place}.{_BACK[kind]}.weight"]
@@ -146,7 +137,6 @@ def reordered(found: Statistics, order: Mapping[str, Index]) -> Statistics:
     return Statistics(
         means={place: value[inner[place]] for place, value in found.means.items()},
         moments={place: value[inner[place]][:, inner[place]] for place, value in found.moments.items()},
-        width=found.width[torch.from_numpy(order[WIDTH])] if WIDTH in order else found.width,
         influence=found.influence,
     )
 

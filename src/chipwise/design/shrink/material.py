@@ -96,13 +96,8 @@ class Material(Protocol):
         """
         ...
 
-    def judge(
-        self, arch: ArchSpec, weights: Weights, original: Weights, state: Path, *, precision: Precision, quick: bool
-    ) -> float:
-        """Loss of a cut on held-out data (lower is better): its distance from the original, or the task's loss.
-
-        With ``quick`` only the first part of the data is used, for comparing many cuts.
-        """
+    def judge(self, arch: ArchSpec, weights: Weights, original: Weights, state: Path, *, precision: Precision) -> float:
+        """Loss of a cut on held-out data (lower is better): its distance from the original, or the task's loss."""
         ...
 
     def write(self, design: Design, weights: Mapping[str, AnyArray], folder: Path) -> None:

@@ -17,11 +17,11 @@ from chipwise.design.phases.one_model import TaskScore, data_of, run_of
 from chipwise.design.shrink.block_selection import METHODS, Limits, Method
 from chipwise.design.shrink.chip_clock import ChipClock
 from chipwise.design.shrink.distillation import Healing
-from chipwise.design.shrink.sizes import Sizes, orders_width, whole_sizes
+from chipwise.design.shrink.sizes import Sizes, whole_sizes
 from chipwise.design.shrink.stages import Cut, CutSettings, OnProgress, Shrinking
 from chipwise.design.shrink.task_material import TaskMaterial
 from chipwise.design.shrink.text_material import TextMaterial
-from chipwise.errors import InputError, StudyError, UnitError, UnknownName, Unsupported
+from chipwise.errors import InputError, StudyError, UnitError, UnknownName
 from chipwise.model.arch.arch import ArchSpec
 from chipwise.model.arch.design import Design
 from chipwise.model.ops.workload import Workload
@@ -115,8 +115,8 @@ class ShrinkRequest:
     Attributes:
         latency: Limit on a request's time on the device: a share of the original's (``60 %``) or a time (``3 ms``).
         memory: Limit on the size of the weights: a share or a size (``40 MB``).
-        method: ``exact`` (an integer programme on losses of single blocks), ``shared`` (search in a supernet), or
-            ``truncate`` (the first layers, the baseline).
+        method: ``exact`` (an integer programme on losses of single blocks) or ``truncate`` (the first layers, the
+            baseline).
         data: Text for scoring and healing: a text source, text files, a run file, or the fields of ``data``. For a
             model of another task: a run file whose data is used; for a winner, its own run's data by default.
         tokens: Tokens of a request's text or prompt.
@@ -124,9 +124,6 @@ class ShrinkRequest:
         longest: Most tokens per text in healing.
         weights: Weight format of the served model.
         healing: Steps and learning rate of healing.
-        shared: Steps and learning rate of training the supernet.
-        trials: Cuts that the search in the supernet evaluates.
-        widths: Stream widths for that search, as shares; the other methods keep the width.
         device: The chip for the latency limit, predicted by its data sheet. Default: this machine.
         runtime: Runtime of that chip. Default: its own.
         seed: Random seed of batches and cuts.
@@ -141,9 +138,6 @@ class ShrinkRequest:
     longest: int = 64
     weights: str = "fp32"
     healing: Healing = Healing()  # noqa: RUF009  (frozen)
-    shared: Healing = Healing(steps=150)  # noqa: RUF009
-    trials: int = 60
-    widths: tuple[float, ...] = (1.0,)
     device: str | None = None
     runtime: str | None = None
     seed: int = 0
@@ -178,14 +172,7 @@ class ShrinkRequest:
 
     def settings(self, limits: Limits) -> CutSettings:
         """Settings for choosing and healing the cut."""
-        return CutSettings(
-            method=self.method,
-            limits=limits,
-            healing=self.healing,
-            shared=self.shared,
-            trials=self.trials,
-            widths=self.widths,
-        )
+        return CutSettings(method=self.method, limits=limits, healing=self.healing)
 
 
 def shrink_model(
@@ -216,8 +203,6 @@ def shrink_model(
     source = Path(folder)
     target = Path(out) if out is not None else Path("runs") / f"shrink-{Path(os.path.realpath(source)).name}"
     material, workload = request.material(source)
-    if request.widths != (1.0,) and not orders_width(material.arch):
-        raise Unsupported(f"{source}: the width of a {material.arch.reads} model with tables or a projector is not cut")
     clock = None
     if request.device is not None:
         clock = ChipClock(workload, request.weights, request.device, request.runtime, material.arch.causal)

@@ -1,7 +1,7 @@
 """Cuts of a pretrained model: possible sizes, and the rows and columns of weights that they keep.
 
-Every axis of every weight has a label: ``width`` (the residual stream), ``layers.3.query`` and ``layers.3.kv`` (rows of
-heads), ``layers.3.ffn`` (neurons), or none. Permuting the entries of a label everywhere does not change the model's
+An axis of a weight may have a label: ``layers.3.query`` and ``layers.3.kv`` (rows of
+heads) or ``layers.3.ffn`` (neurons). Permuting the entries of a label everywhere does not change the model's
 outputs; a cut keeps the first entries of each label.
 
 Heads are removed per KV head together with all of its query heads, because a query head is useless with other keys.
@@ -26,7 +26,6 @@ from chipwise.model.walk.weights import weight_shapes
 
 Index = npt.NDArray[np.int64]
 Labels = tuple[str | None, ...]
-WIDTH = "width"
 _INNER = {"q": "query", "k": "kv", "v": "kv", "gate": "ffn", "up": "ffn"}  # input projections: label of rows
 _POINTWISE = {"gate": "query", "norm": "query"}  # for pointwise attention
 _BACK = {"out": "query", "down": "ffn"}  # output projections: label of columns
@@ -34,11 +33,10 @@ _BACK = {"out": "query", "down": "ffn"}  # output projections: label of columns
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sizes:
-    """Kept sizes of a model: KV heads and FFN neurons of each layer (0 removes the block), and the width."""
+    """Kept sizes of a model: KV heads and FFN neurons of each layer (0 removes the block)."""
 
     heads: tuple[int, ...]  # KV heads per layer, each with its query heads
     neurons: tuple[int, ...]
-    width: int
 
     def block(self, layer: int, kind: str) -> int:
         """Size of one block; ``kind`` is ``attention`` or ``ffn``."""
@@ -63,7 +61,6 @@ def whole_sizes(arch: ArchSpec) -> Sizes:
     return Sizes(
         heads=tuple(0 if layer.attention is None else layer.attention.kv_heads for layer in arch.layers),
         neurons=tuple(0 if layer.ffn is None else layer.ffn.width for layer in arch.layers),
-        width=arch.d_model,
     )
 
 
@@ -93,13 +90,13 @@ def cut_arch(whole: ArchSpec, sizes: Sizes) -> ArchSpec:
             ffn = replace(layer.ffn, width=neurons)
         taps = (layer.attention_conv if attention else 0, layer.ffn_conv if ffn else 0)
         layers.append(replace(layer, attention=attention, ffn=ffn, attention_conv=taps[0], ffn_conv=taps[1]))
-    return replace(whole, layers=tuple(layers), d_model=sizes.width)
+    return replace(whole, layers=tuple(layers))
 
 
 def cut_weights(whole: ArchSpec, sizes: Sizes, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """The weights of the cut: views of those of ``whole``, named as in :func:`cut_arch`."""
     sub = cut_arch(whole, sizes)
-    length = {WIDTH: sizes.width}
+    length = {}
     for i, layer in enumerate(sub.layers):
         if layer.attention is not None:
             length[f"layers.{i}.query"] = layer.attention.query_width
@@ -130,46 +127,17 @@ def reorder(weights: Mapping[str, Tensor], order: Mapping[str, Index]) -> dict[s
 
 def labels(name: str) -> Labels:
     """Label of each axis of the weight ``name``; missing axes at the end have none."""
-    place, _, kind = name.rpartition(".")
-    layer = re.match(r"layers\.\d+", place)
-    last = place.rpartition(".")[2]
-    if layer is None and (found := _outside(place, kind)) is not None:
-        return found
-    if place.endswith((".attention.gate", ".attention.norm")) and layer is not None:
-        rows = f"{layer[0]}.{_POINTWISE[last]}"
-        return (rows, WIDTH) if last == "gate" and kind == "weight" else (rows,)
-    if last in ("q_norm", "k_norm"):
-        return (None,)
-    if layer is not None and place.startswith(f"{layer[0]}.cross"):  # not cut
-        return ()
-    if last.endswith("_conv"):
-        return (WIDTH, None, None)
-    if layer is None or last.endswith("_norm"):
-        matrix = kind == "weight" and last in ("embedding", "positions", "token_types", "head")
-        return (None, WIDTH) if matrix else (WIDTH,)
-    if last in _INNER:
-        inner = f"{layer[0]}.{_INNER[last]}"
-        return (inner, WIDTH) if kind == "weight" else (inner,)
-    return (WIDTH, f"{layer[0]}.{_BACK[last]}") if kind == "weight" else (WIDTH,)
-
-
-def _outside(place: str, kind: str) -> Labels | None:
-    """Labels of weights of stems and heads; None for weights that text models have too."""
-    if place == "stem.projection":
-        return (WIDTH, None) if kind == "weight" else (WIDTH,)
-    if place in ("stem.prefix", "words"):
-        return (None, WIDTH)
-    if number := re.fullmatch(r"positions\.(\d+)", place):  # biases per head, by relative position
+    if number := re.fullmatch(r"positions\.(\d+)\..*", name):  # biases per head, by relative position
         return (None, f"layers.{number[1]}.heads")
-    if place.startswith(("stem.", "projector.")) or (place, kind) == ("head", "bias"):
+    layer = re.match(r"(layers\.\d+)\.(.*)\.(weight|bias)", name)
+    if layer is None or layer[2].startswith("cross"):  # cross-attention is not cut
         return ()
-    return None
-
-
-def orders_width(arch: ArchSpec) -> bool:
-    """Whether the entries of the residual stream can be permuted: all weights connected to it have labels."""
-    known = arch.stem.reorders
-    return known and not arch.head.token_width
+    place, last = layer[1], layer[2].rpartition(".")[2]
+    if layer[2] in ("attention.gate", "attention.norm"):
+        return (f"{place}.{_POINTWISE[last]}",)
+    if last in _INNER:
+        return (f"{place}.{_INNER[last]}",)
+    return (None, f"{place}.{_BACK[last]}") if last in _BACK and layer[3] == "weight" else ()
 
 
 def generates(arch: ArchSpec) -> bool:
@@ -202,8 +170,6 @@ def require_cuttable(arch: ArchSpec) -> None:
 
 def _check(whole: ArchSpec, sizes: Sizes) -> None:
     most = whole_sizes(whole)
-    if not 1 <= sizes.width <= most.width:
-        raise SpecError(f"must lie between 1 and {most.width}, not {sizes.width}", field="width")
     for name in ("heads", "neurons"):
         found, limit = getattr(sizes, name), getattr(most, name)
         if len(found) != len(limit):

@@ -29,12 +29,10 @@ from chipwise.design.shrink.block_losses import Replacement, replacement_losses
 from chipwise.design.shrink.block_selection import (
     Limits,
     Method,
-    Sampler,
     bytes_of,
     choose_exactly,
     choose_first_layers,
     options_of,
-    search_shared,
 )
 from chipwise.design.shrink.distillation import Distiller, Healing
 from chipwise.design.shrink.importance import (
@@ -48,7 +46,7 @@ from chipwise.design.shrink.importance import (
 )
 from chipwise.design.shrink.material import Comparison, Material
 from chipwise.design.shrink.sizes import Sizes, compact, cut_arch, cut_weights, reorder, require_cuttable, whole_sizes
-from chipwise.errors import Infeasible, InputError
+from chipwise.errors import Infeasible
 from chipwise.model.arch.arch import ArchSpec
 from chipwise.model.arch.design import Design
 from chipwise.model.nn.precision import Precision, kept_precision
@@ -59,7 +57,6 @@ Named = dict[str, Tensor]
 OnProgress = Callable[[str, int, int], None]  # stage, amount done, total
 SCORING_BATCHES = 2
 _TIGHTENINGS = 3  # times that the latency limit is lowered if a cut is measured above it
-_WIDTH_STEP = 16
 _PACE = Healing(steps=4)  # steps for timing a healing step
 
 
@@ -70,19 +67,11 @@ class CutSettings:
     method: Method
     limits: Limits
     healing: Healing
-    shared: Healing
-    trials: int
-    widths: tuple[float, ...]
-
-    def __post_init__(self) -> None:
-        if not self.widths or not all(0 < share <= 1 for share in self.widths):
-            raise InputError(f"widths are shares above 0 and up to 1, not {self.widths}")
 
     @property
     def choosing(self) -> str:
         """Identity of all inputs of the choice."""
-        parts = [self.method, self.limits]
-        return digest([*parts, self.shared, self.trials, self.widths] if self.method == "shared" else parts)
+        return digest([self.method, self.limits])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -187,9 +176,9 @@ class Shrinking:
             on_part = functools.partial(self.on_progress, stage)
             return self.material.comparison(self.ordered[0], self.state, precision=self.precision, on_part=on_part)
 
-    def judge(self, arch: ArchSpec, weights: Named, *, quick: bool = False) -> float:
+    def judge(self, arch: ArchSpec, weights: Named) -> float:
         """Loss of a cut on held-out data; see :class:`chipwise.design.shrink.material.Material`."""
-        return self.material.judge(arch, weights, self.ordered[0], self.state, precision=self.precision, quick=quick)
+        return self.material.judge(arch, weights, self.ordered[0], self.state, precision=self.precision)
 
     def replacements(self) -> list[Replacement]:
         """Loss of every block at every size; stored results of an earlier session are reused."""
@@ -217,8 +206,6 @@ class Shrinking:
 
     def choose(self, settings: CutSettings) -> tuple[Named, Sizes]:
         """The cut chosen by the settings' method, and the weights to cut."""
-        if settings.method == "shared":
-            return self._search(settings)
         weights, found = self.ordered
         replacements = self.replacements() if settings.method == "exact" else []
 
@@ -250,11 +237,6 @@ class Shrinking:
         arch, part = compact(cut_arch(self.arch, sizes), cut_weights(self.arch, sizes, weights))
         return self._pace(self._healer(arch, part, _PACE, "pace"))
 
-    def sharing_step_s(self, limits: Limits) -> float:
-        """CPU seconds of one training step of shared weights."""
-        settings = CutSettings(method="shared", limits=limits, healing=_PACE, shared=_PACE, trials=1, widths=(1.0,))
-        return self._pace(self._sharer(settings, "pace"))
-
     def _pace(self, distiller: Distiller) -> float:
         begun = time.process_time()
         distiller.run(lambda *_: None)
@@ -270,19 +252,6 @@ class Shrinking:
             seed=self.seed,
             path=self.state / f"{name}.safetensors",
             precision=self.precision,
-        )
-
-    def _sharer(self, settings: CutSettings, name: str) -> Distiller:
-        weights, drawn = self.ordered[0], self._sampler(settings, settings.limits)
-        return Distiller(
-            self.arch,
-            weights,
-            self.comparison,
-            healing=settings.shared,
-            seed=self.seed + 1,
-            path=self.state / f"{name}.safetensors",
-            precision=self.precision,
-            turn=lambda step: [drawn.draw(2 * step), drawn.draw(2 * step + 1)],
         )
 
     def write(self, cut: Cut, place: Path) -> None:
@@ -318,36 +287,6 @@ class Shrinking:
             export(Design(arch=self.arch, weights=self.weight_format), arrays, path)
         return path
 
-    def _search(self, settings: CutSettings) -> tuple[Named, Sizes]:
-        """Weights of a supernet of cuts near the limits, and the best cut in it."""
-        trained = self._sharer(settings, "shared").run(
-            lambda step, steps, _loss: self.on_progress("train shared weights", step, steps)
-        )
-        self.cpu_s["train shared weights"] = trained.cpu_s
-
-        def loss(sizes: Sizes) -> float:
-            part = cut_weights(self.arch, sizes, trained.weights)
-            return self.judge(cut_arch(self.arch, sizes), part, quick=True)
-
-        def pick(within: Limits) -> Sizes:
-            on_progress, sampler = functools.partial(self.on_progress, "search"), self._sampler(settings, within)
-            return search_shared(sampler, loss, trials=settings.trials, on_progress=on_progress)[0]
-
-        with self._timed("search", key=settings.choosing):
-            return trained.weights, self._choice(settings, pick)
-
-    def _sampler(self, settings: CutSettings, within: Limits) -> Sampler:
-        widths = {max(_WIDTH_STEP, round(s * self.arch.d_model / _WIDTH_STEP) * _WIDTH_STEP) for s in settings.widths}
-        return Sampler(
-            self.arch,
-            options_of(self.arch),
-            self.costs,
-            within,
-            widths=[min(width, self.arch.d_model) for width in sorted(widths)],
-            value_bytes=self.value_bytes,
-            seed=self.seed,
-        )
-
     def _choice(self, settings: CutSettings, pick: Callable[[Limits], Sizes]) -> Sizes:
         """A choice whose measured latency keeps the limit, or the stored one.
 
@@ -356,7 +295,7 @@ class Shrinking:
         """
         name = f"choice-{settings.method}"
         kept = self.kept(name, lambda: plain(self._within(pick, settings.limits)), key=settings.choosing)
-        return Sizes(heads=tuple(kept["heads"]), neurons=tuple(kept["neurons"]), width=kept["width"])
+        return Sizes(heads=tuple(kept["heads"]), neurons=tuple(kept["neurons"]))
 
     def _within(self, pick: Callable[[Limits], Sizes], limits: Limits) -> Sizes:
         within, nearest = limits, ""

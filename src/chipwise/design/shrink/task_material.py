@@ -164,12 +164,9 @@ class TaskMaterial:
         """The original on the training data."""
         return TaskComparison(self._dataset, self._recipe, self.arch, weights, precision=precision)
 
-    def judge(
-        self, arch: ArchSpec, weights: Weights, original: Weights, state: Path, *, precision: Precision, quick: bool
-    ) -> float:
+    def judge(self, arch: ArchSpec, weights: Weights, original: Weights, state: Path, *, precision: Precision) -> float:
         """The task's loss on validation data, such as the error rate."""
-        most = self.data.quick if quick else None
-        return float(self._dataset.judge(Bound(arch, weights), most=most, dtype=torch_dtype(precision)).loss)
+        return float(self._dataset.judge(Bound(arch, weights), most=None, dtype=torch_dtype(precision)).loss)
 
     def write(self, design: Design, weights: Mapping[str, AnyArray], folder: Path) -> None:
         """Writes the same files as for winners of the task."""

@@ -19,7 +19,7 @@ from chipwise.model.kinds.encoder.form import without_head
 from chipwise.model.nn.precision import Precision
 from chipwise.training.data.text import Corpus
 
-CALIBRATION_TEXTS, QUICK_BATCHES, VALIDATION_BATCHES = 256, 2, 4
+CALIBRATION_TEXTS, VALIDATION_BATCHES = 256, 4
 _MOST_TOKENS = 800_000  # most tokens of text, whose hidden states take 2 bytes per value on disk
 
 
@@ -64,15 +64,13 @@ class TextMaterial:
         path = state / "targets-train.npy"
         return make_targets(self.arch, weights, self.texts["train"], path, precision=precision, on_progress=on_part)
 
-    def judge(
-        self, arch: ArchSpec, weights: Weights, original: Weights, state: Path, *, precision: Precision, quick: bool
-    ) -> float:
+    def judge(self, arch: ArchSpec, weights: Weights, original: Weights, state: Path, *, precision: Precision) -> float:
         """Mean distance from the original on validation text."""
         if self._held is None:
             path = state / "targets-validation.npy"
             self._held = make_targets(self.arch, original, self.texts["validation"], path, precision=precision)
         with torch.no_grad():
-            return mean_distance(self._held, arch, weights, QUICK_BATCHES if quick else VALIDATION_BATCHES)
+            return mean_distance(self._held, arch, weights, VALIDATION_BATCHES)
 
     def write(self, design: Design, weights: Mapping[str, AnyArray], folder: Path) -> None:
         """Writes a Hugging Face folder with the original's tokenizer."""

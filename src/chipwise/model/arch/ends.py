@@ -18,7 +18,6 @@ class Tokens(Stem):
 
     reads: ClassVar[Reads] = "token"
     does: ClassVar[str] = "read text"
-    reorders: ClassVar[bool] = True
     vocab_size: int = field()  # no default, although other stems have 0
     token_types: int = 0  # rows of a table of segments (BERT)
     extra_positions: int = 0  # rows of the learned table beyond max_tokens (OPT has two)

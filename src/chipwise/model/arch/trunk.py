@@ -80,7 +80,6 @@ class Stem:
     does: ClassVar[str]  # what its models do, in messages
     calibration: ClassVar[str] = ""  # the suffix of the profile that prices its models on a calibrated machine
     ranks: ClassVar[bool] = False  # whether requests contain candidates to rank
-    reorders: ClassVar[bool] = False  # whether channels of the residual stream may be permuted
     fusions: ClassVar[tuple[str, ...]] = ()  # groups of operators that graphs may fuse
     asks: ClassVar[bool] = False  # whether it reads an image and a question about it
 

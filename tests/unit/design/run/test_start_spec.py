@@ -79,12 +79,7 @@ def test_a_name_must_be_able_to_name_a_folder(name: str) -> None:
         ({"target": {"runtime": "llama.cpp"}}, "target: cuts are timed in onnxruntime on one thread"),
         ({"target": {"power": "15 W"}}, "target.power: cuts are not evaluated by it"),
         ({"target": {"price": "1 USD/h"}}, "target.price: cuts are not evaluated by it"),
-        ({"quality": "proxy"}, "quality.method: 'proxy' trains from scratch"),
-        ({"search": "exact", "quality": "supernet"}, "search: an exact choice evaluates single blocks"),
-        ({"widths": []}, "widths: shares above 0"),
-        ({"widths": [1.0, 0.0], "search": "shared"}, "widths: shares above 0"),
-        ({"widths": [1.5], "search": "shared"}, "widths: shares above 0"),
-        ({"widths": [0.5]}, "widths: only the search over shared weights"),
+        ({"quality": {"method": "supernet"}}, "quality: a cut is chosen by the losses of single blocks alone"),
         ({"tasks": ["a.csv", "b/a.csv"]}, "tasks: names must differ"),
         ({"tasks": ["original.csv"]}, "tasks: names must differ, and none may be 'original'"),
         ({"constraints": {"watts": "<= 5 % of original"}}, "constraints.watts: cuts are not evaluated by it"),
@@ -117,14 +112,6 @@ def test_what_is_wrong_is_named(changes: dict[str, object], said: str) -> None:
     assert said in str(raised.value)
 
 
-def test_shared_weights_take_widths_and_a_part_of_the_budget() -> None:
-    assert (spec().method, spec(search="exact").method, spec(search="shared").method) == ("exact", "exact", "shared")
-    asked = spec(quality="supernet", widths=[1.0, 0.5], budget={"cpu": "400 s"})
-    assert (asked.method, asked.widths, asked.shared_s) == ("shared", (1.0, 0.5), 100.0)
-    stated = spec(quality={"method": "supernet", "budget": "30 s"}, budget={"cpu": "400 s"})
-    assert stated.shared_s == 30.0
-
-
 def test_one_format_in_a_list_is_that_format_as_a_space_has_it() -> None:
     assert spec(weights=["int8"]).weights == "int8"
     assert spec(weights="int4").weights == "int4"
@@ -136,7 +123,7 @@ def test_everything_but_the_budget_and_the_place_makes_another_run() -> None:
     asked = spec()
     assert replace(asked, folder="/elsewhere").identity == asked.identity
     assert spec(budget={"cpu": "3 h", "workers": 1}).identity == asked.identity
-    for change in ({"seed": 1}, {"weights": "int8"}, {"search": "shared"}, {"constraints": {"ttft_p50": "<= 1 ms"}}):
+    for change in ({"seed": 1}, {"weights": "int8"}, {"constraints": {"ttft_p50": "<= 1 ms"}}):
         assert spec(**change).identity != asked.identity
 
 

@@ -15,7 +15,6 @@ from chipwise.deploy.export.onnx import random_weights
 from chipwise.design.shrink.forward import states, watching
 from chipwise.design.shrink.importance import gather, importance_order, reordered, repaired
 from chipwise.design.shrink.sizes import (
-    WIDTH,
     Sizes,
     compact,
     cut_arch,
@@ -55,9 +54,9 @@ def texts(count: int = 40) -> Texts:
 
 
 def any_order(arch: ArchSpec, weights: Named) -> dict[str, np.ndarray]:
-    """Heads (whole, with their query heads), neurons and width in an order at random."""
+    """Heads (whole, with their query heads) and neurons in an order at random."""
     generator = np.random.default_rng(5)
-    order = {WIDTH: generator.permutation(arch.d_model)}
+    order = {}
     for i, layer in enumerate(arch.layers):
         heads = generator.permutation(layer.attention.kv_heads)
         wide = layer.attention.query_width // layer.attention.kv_heads
@@ -71,13 +70,12 @@ def any_order(arch: ArchSpec, weights: Named) -> dict[str, np.ndarray]:
 def test_every_axis_has_the_length_of_its_label(model) -> None:
     arch, _ = model
     first = arch.layers[0]
-    lengths = {WIDTH: arch.d_model}
+    lengths = {}
     for i in range(len(arch.layers)):
         lengths |= {f"layers.{i}.query": first.attention.query_width, f"layers.{i}.kv": first.attention.kv_width}
         lengths[f"layers.{i}.ffn"] = first.ffn.width
     for name, shape in weight_shapes(arch).items():
-        assert len(labels(name)) == len(shape), name
-        for label, length in zip(labels(name), shape, strict=True):
+        for label, length in zip(labels(name), shape, strict=False):
             assert label is None or lengths[label] == length, name
 
 
@@ -86,18 +84,16 @@ def test_another_order_computes_the_same(model) -> None:
     tokens, mask = some_tokens()
     order = any_order(arch, weights)
     before = states(arch, weights, tokens, mask)
-    after = states(arch, reorder(weights, order), tokens, mask)
-    assert (after - before[..., torch.from_numpy(order[WIDTH])])[mask].abs().max() < 1e-5
-    assert (after - before)[mask].abs().max() > 1e-2  # the stream itself did change its order
+    changed = reorder(weights, order)
+    assert (states(arch, changed, tokens, mask) - before)[mask].abs().max() < 1e-5
+    assert any(not torch.equal(changed[name], value) for name, value in weights.items())
 
 
 def test_a_cut_is_the_model_that_its_spec_describes(model) -> None:
     """Run on views of the whole's weights or built on its own: the same states, and exactly its own weights."""
     arch, weights = model
     whole = whole_sizes(arch)
-    sizes = dataclasses.replace(
-        whole, heads=(1, *whole.heads[1:]), neurons=(16, *whole.neurons[1:-1], 0), width=arch.d_model // 2
-    )
+    sizes = dataclasses.replace(whole, heads=(1, *whole.heads[1:]), neurons=(16, *whole.neurons[1:-1], 0))
     sub, part = cut_arch(arch, sizes), cut_weights(arch, sizes, weights)
     assert {name: tuple(v.shape) for name, v in part.items()} == weight_shapes(sub)
     assert sub.parameters() == sum(value.numel() for value in part.values())
@@ -131,7 +127,7 @@ def test_layers_without_blocks_are_dropped_and_nothing_changes(model) -> None:
 
 
 def test_what_adds_nothing_comes_last(model) -> None:
-    """A neuron, a head and an entry of the stream whose way out is zero are the least important."""
+    """A neuron and a head whose output weights are zero are the least important."""
     arch, weights = model
     changed = {name: value.clone() for name, value in weights.items()}
     block = arch.layers[0].attention
@@ -170,7 +166,7 @@ def test_twins_stand_in_for_each_other(model) -> None:
     changed = {name: value.clone() for name, value in weights.items()}
     half = arch.layers[0].ffn.width // 2
     for name, value in changed.items():
-        if name.startswith("layers.0.ffn") and labels(name)[0] == "layers.0.ffn":
+        if labels(name)[:1] == ("layers.0.ffn",):
             value[half:] = value[:half]
     sizes = whole_sizes(arch).with_block(0, "ffn", half)
     found = gather(arch, changed, texts())
@@ -191,9 +187,7 @@ def test_statistics_follow_the_order_of_the_weights(model) -> None:
     moved, again = reordered(found, order), gather(arch, reorder(weights, order), texts())
     for place, value in again.moments.items():
         torch.testing.assert_close(moved.moments[place], value, atol=1e-4, rtol=1e-3)
-    torch.testing.assert_close(moved.width, again.width, atol=1e-4, rtol=1e-3)
     assert again.influence == pytest.approx(found.influence, abs=1e-5)
-    assert (moved.width.diff() <= 0).all()
 
 
 def test_sizes_that_no_model_has_are_refused_by_name(model) -> None:
@@ -201,10 +195,8 @@ def test_sizes_that_no_model_has_are_refused_by_name(model) -> None:
     whole = whole_sizes(arch)
     with pytest.raises(SpecError, match=r"neurons\[1\]: must lie between 0 and 64, not 65"):
         cut_arch(arch, whole.with_block(1, "ffn", 65))
-    with pytest.raises(SpecError, match="width: must lie between"):
-        cut_arch(arch, dataclasses.replace(whole, width=0))
     with pytest.raises(SpecError, match=r"heads: has 1 layers"):
-        cut_arch(arch, Sizes(heads=(1,), neurons=whole.neurons, width=whole.width))
+        cut_arch(arch, Sizes(heads=(1,), neurons=whole.neurons))
 
 
 def test_poolers_and_shared_layers_are_not_cut(model) -> None:
@@ -225,7 +217,7 @@ def test_convolutions_follow_their_blocks() -> None:
     mask = torch.ones_like(tokens, dtype=torch.bool)
     order = any_order(arch, weights)
     after = states(arch, reorder(weights, order), tokens, mask)
-    expected = states(arch, weights, tokens, mask)[..., torch.from_numpy(order[WIDTH])]
+    expected = states(arch, weights, tokens, mask)
     torch.testing.assert_close(after, expected, atol=1e-5, rtol=1e-4)
     sizes = whole_sizes(arch).with_block(0, "ffn", 0)
     sub, part = cut_arch(arch, sizes), cut_weights(arch, sizes, weights)

@@ -13,12 +13,10 @@ from chipwise.core.files import build
 from chipwise.design.shrink.forward import Bound
 from chipwise.design.shrink.importance import gather, importance_order, reordered, repaired
 from chipwise.design.shrink.sizes import (
-    WIDTH,
     compact,
     cut_arch,
     cut_weights,
     labels,
-    orders_width,
     reorder,
     whole_sizes,
 )
@@ -77,7 +75,7 @@ class _Batches:
 
 def any_order(arch: ArchSpec) -> dict[str, np.ndarray]:
     generator = np.random.default_rng(5)
-    order = {WIDTH: generator.permutation(arch.d_model)} if orders_width(arch) else {}
+    order = {}
     for i, layer in enumerate(arch.layers):
         heads, size = generator.permutation(layer.attention.heads), layer.attention.head_size
         order[f"layers.{i}.heads"] = heads
@@ -102,7 +100,7 @@ def test_axes_have_the_lengths_of_their_labels(model) -> None:
     for name, shape in weight_shapes(arch).items():
         for label, length in zip(labels(name), shape, strict=False):
             kind = None if label is None else label.rpartition(".")[2]
-            known = {"width": arch.d_model, "query": block.query_width, "kv": block.kv_width, "heads": block.heads}
+            known = {"query": block.query_width, "kv": block.kv_width, "heads": block.heads}
             assert kind is None or length == (known | {"ffn": 32})[kind], name
 
 

@@ -86,7 +86,6 @@ def clock(monkeypatch) -> dict[str, float]:
     monkeypatch.setattr(block_costs, "_timed", timed)
     monkeypatch.setattr(Bench, "alternately", alternately)
     monkeypatch.setattr(Shrinking, "healing_step_s", lambda self, weights, sizes: 0.02)
-    monkeypatch.setattr(Shrinking, "sharing_step_s", lambda self, limits: 0.02)
     return said
 
 
@@ -132,17 +131,16 @@ def test_an_encoder_is_cut_as_its_file_says(tmp_path, clock) -> None:
     assert (tmp_path / "out" / "report.html").exists()
 
 
-def test_a_decoder_is_cut_by_shared_weights_and_judged_by_its_text(tmp_path, clock) -> None:
+def test_a_decoder_is_cut_and_judged_by_its_text(tmp_path, clock) -> None:
     decoder_folder(tmp_path / "model")
     limits = {"tpot_p50": "<= 70 % of original", "bits_per_byte": "<= 150 % of original"}
-    path = run_file(tmp_path, constraints=limits, search="shared", quality={"method": "supernet", "budget": "300 ms"})
+    path = run_file(tmp_path, constraints=limits)
     record = api.search(path, out=tmp_path / "out")
     original, cut, _ = record.trials
-    assert record.start.method == "shared"
     assert cut.measured["tpot_p50"] <= 0.7 * original.measured["tpot_p50"]
     assert cut.predicted["tpot_p50"].value == pytest.approx(cut.measured["tpot_p50"])
     assert 0 < cut.quantised_loss <= 1.5 * original.quantised_loss
-    assert (tmp_path / "out" / "shared" / "model.onnx").exists()
+    assert (tmp_path / "out" / "exact" / "model.onnx").exists()
 
 
 def test_a_budget_too_small_is_said_and_a_kill_costs_nothing_that_was_finished(tmp_path, clock, monkeypatch) -> None:
@@ -252,7 +250,7 @@ def test_models_and_texts_that_cannot_be_used(tmp_path, clock) -> None:
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({"space": {"d_model": [32]}}, r"space: contradicts start_from: .* Allowed: widths .* weights"),
+        ({"space": {"d_model": [32]}}, r"space: contradicts start_from: the model"),
         ({"objectives": {"tpot_p50": "minimize"}}, "objectives: contradicts start_from"),
         ({"constraints": {}}, "constraints: limit one of ttft_p50"),
         ({"constraints": {"accuracy@mine": ">= 90 %"}}, "'mine' is not among tasks"),
@@ -260,10 +258,9 @@ def test_models_and_texts_that_cannot_be_used(tmp_path, clock) -> None:
         ({"constraints": {"ttft_p50": "<= 0 % of original"}}, "the share must be positive"),
         ({"constraints": {"tpot_sustained": "<= 1 ms"}}, "cuts are not evaluated by it"),
         ({"constraints": {"ttft_p50": ">= 1 ms"}}, "only the most can be limited"),
-        ({"quality": "short-training"}, r"quality\.method: 'short-training' trains from scratch"),
-        ({"search": "exact", "quality": "supernet"}, "search: an exact choice evaluates single blocks"),
-        ({"search": "evolution"}, "search: 'evolution' is not one of these"),
-        ({"widths": [0.5, 1.0]}, "widths: only the search over shared weights"),
+        ({"quality": "short-training"}, "quality: a cut is chosen by the losses of single blocks alone"),
+        ({"search": "shared"}, "search: a cut is chosen by the losses of single blocks alone"),
+        ({"widths": [0.5, 1.0]}, "widths: a cut is chosen by the losses of single blocks alone"),
         ({"weights": "int9"}, "weights: unknown format 'int9'; did you mean 'int8'"),
         ({"target": {"threads": 2}}, "target: cuts are timed in onnxruntime on one thread"),
         ({"start_from": "package:nothing_of_the_kind/model"}, "start_from: no package 'nothing_of_the_kind'"),
@@ -276,10 +273,10 @@ def test_fields_that_contradict_each_other(changes, said) -> None:
 
 
 def test_names_alone_are_enough_and_the_budget_is_no_part_of_a_run() -> None:
-    spec = any_spec({**FIELDS, "quality": "supernet", "weights": ["int8"]}, file="run.yaml")
-    assert (spec.method, spec.weights) == ("shared", "int8")
+    assert any_spec({**FIELDS, "weights": ["int8"]}, file="run.yaml").weights == "int8"
     plainly = any_spec(FIELDS, file="run.yaml")
-    assert plainly.method == "exact"
+    stored = {"search": "auto", "quality": {"method": "auto", "budget": None}, "widths": [1.0]}  # by earlier versions
+    assert any_spec({**FIELDS, **stored}, file="run.yaml") == plainly
     assert any_spec({**FIELDS, "budget": {"cpu": "1 h"}}, file="run.yaml").identity == plainly.identity
     assert any_spec({**FIELDS, "seed": 1}, file="run.yaml").identity != plainly.identity
     assert [c.limit for c in plainly.limits({"ttft_p50": 2.0})] == [pytest.approx(1.2)]

@@ -20,7 +20,7 @@ from chipwise.deploy.runtimes.onnxruntime import OnnxEncoder
 from chipwise.design.shrink import stages, text_material
 from chipwise.design.shrink.block_costs import Costs, LocalClock, measure_costs
 from chipwise.design.shrink.block_losses import Replacement
-from chipwise.design.shrink.block_selection import Limits, Sampler, choose_exactly, choose_first_layers, options_of
+from chipwise.design.shrink.block_selection import Limits, choose_exactly, choose_first_layers, options_of
 from chipwise.design.shrink.distillation import Distiller, Healing
 from chipwise.design.shrink.forward import autocast, states
 from chipwise.design.shrink.importance import Statistics, load_statistics, save_statistics
@@ -39,7 +39,7 @@ def settings(tmp_path: Path, **changes: object) -> dict:
     if not text.exists():
         text_file(text)
     data = {"source": "files", "paths": [str(text)], "entries": "lines"}
-    common = {"data": data, "tokens": 16, "longest": 16, "healing": QUICK, "shared": QUICK, "trials": 15}
+    common = {"data": data, "tokens": 16, "longest": 16, "healing": QUICK}
     return common | {"measured": False, "out": tmp_path / "out"} | changes
 
 
@@ -72,9 +72,9 @@ def unit_costs() -> dict[str, Costs]:
     return {"request": Costs(base_s=1.0, block_s={"attention": heads, "ffn": neurons})}
 
 
-def test_the_three_ways_keep_the_limit_and_heal(bert, tmp_path) -> None:
+def test_both_ways_keep_the_limit_and_heal(bert, tmp_path) -> None:
     whole = load_pretrained(bert)[0]
-    for method in ("exact", "shared", "truncate"):
+    for method in ("exact", "truncate"):
         found = shrunk(bert, latency="40 %", method=method, **settings(tmp_path, resume=method != "exact"))
         assert found.limit_s is not None
         assert found.predicted_s <= found.limit_s
@@ -205,22 +205,6 @@ def test_costs_of_blocks_add_up_where_those_of_models_do(bert) -> None:
         found.of("ffn", 17)
 
 
-def test_drawn_cuts_keep_the_limits_and_repeat(bert) -> None:
-    arch = without_head(load_pretrained(bert)[0])
-    seconds = Costs(base_s=1.0, block_s={kind: {n: float(n) for n in kept} for kind, kept in options_of(arch).items()})
-    costs, limits = {"request": seconds}, Limits(times_s={"request": 100.0})
-    drawn = Sampler(arch, options_of(arch), costs, limits, widths=(16, 32), seed=1)
-    cuts = [drawn.draw(number) for number in range(30)]
-    assert all(seconds.cut_s(arch, cut) <= 100 for cut in cuts)
-    assert len(set(cuts)) > 20
-    assert {cut.width for cut in cuts} == {16, 32}
-    assert cuts == [drawn.draw(number) for number in range(30)]
-    random = np.random.default_rng(0)
-    assert all(drawn.fits(drawn.change(cut, random)) for cut in cuts)
-    with pytest.raises(Infeasible):
-        Sampler(arch, options_of(arch), costs, Limits(times_s={"request": 0.5}), seed=1).draw(0)
-
-
 def test_folders_belong_to_one_run(bert, tmp_path) -> None:
     quick = settings(tmp_path, healing=Healing(steps=0))
     shrunk(bert, latency="90 %", **quick)
@@ -339,7 +323,6 @@ def test_statistics_are_kept_and_a_damaged_file_holds_none(tmp_path) -> None:
     found = Statistics(
         means={"layers.0.ffn": torch.arange(3.0)},
         moments={"layers.0.ffn": torch.ones(3, 3)},
-        width=torch.ones(4),
         influence=(0.1, 0.2),
     )
     assert load_statistics(tmp_path / "s") is None
@@ -347,7 +330,6 @@ def test_statistics_are_kept_and_a_damaged_file_holds_none(tmp_path) -> None:
     again = load_statistics(tmp_path / "s")
     assert torch.equal(again.means["layers.0.ffn"], found.means["layers.0.ffn"])
     assert torch.equal(again.moments["layers.0.ffn"], found.moments["layers.0.ffn"])
-    assert torch.equal(again.width, found.width)
     assert again.influence == found.influence
     (tmp_path / "s").write_bytes(b"half of it")
     assert load_statistics(tmp_path / "s") is None

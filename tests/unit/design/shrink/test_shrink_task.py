@@ -63,14 +63,13 @@ def quick_timing(monkeypatch) -> None:
 
 
 def shrunk(home: Path, out: Path, **changes):
-    common = {"data": [home / "dots.yaml"], "healing": Healing(steps=30, rate=2e-3, warmup_steps=2), "trials": 9}
-    common |= {"shared": Healing(steps=10, warmup_steps=2), **changes}
+    common = {"data": [home / "dots.yaml"], "healing": Healing(steps=30, rate=2e-3, warmup_steps=2)} | changes
     resume = common.pop("resume", False)
     return shrink_model(home / "trained" / "model", ShrinkRequest(**common), measured=False, out=out, resume=resume)
 
 
 def test_an_image_classifier_is_cut_within_the_limit_and_still_tells_classes_apart(home, tmp_path) -> None:
-    for method in ("exact", "shared", "truncate"):
+    for method in ("exact", "truncate"):
         found = shrunk(home, tmp_path / "out", method=method, latency="60 %", resume=method != "exact")
         assert found.predicted_s <= found.limit_s
         assert found.parameters < found.original_parameters

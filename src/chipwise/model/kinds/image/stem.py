@@ -39,7 +39,6 @@ class ImageStem(Stem):
     reads: ClassVar[Reads] = "image"
     does: ClassVar[str] = "read images"
     calibration: ClassVar[str] = "images"
-    reorders: ClassVar[bool] = True
     image_size: int  # pixels on each side
     patch: int  # pixels of the image on each side of a patch
     channels: int = 3
