@@ -14,7 +14,7 @@ from onnx import NodeProto, TensorProto, ValueInfoProto, helper, numpy_helper
 
 from chipwise.core.arrays import AnyArray, Float32Array
 from chipwise.errors import SpecError, Unsupported
-from chipwise.model.blocks.quantize import NEAREST, Packed, Packing
+from chipwise.model.blocks.quantize import NEAREST, Packed, Packing, packed_zeros
 
 MICROSOFT = "com.microsoft"
 
@@ -107,12 +107,12 @@ class GraphBuilder:
             self.node("MatMul", [x, self.store(f"{key}.weight", lambda: matrix().T)], product)
             return self.node("Add", [product, *biases], place) if bias else product
         if stored == "int8":
-            values, scales = self._packed(key, stored, parts, matrix, lambda packed: packed.values.T)
+            values, scales, _ = self._packed(key, stored, parts, matrix, lambda packed: packed.values.T)
             inputs = [x, values, scales, *(["", *biases] if bias else [])]
             return self.node("DynamicQuantizeMatMul", inputs, place, domain=MICROSOFT)
         if stored == "int4":
-            values, scales = self._packed(key, stored, parts, matrix, lambda packed: packed.values)
-            inputs = [x, values, scales, *(["", "", *biases] if bias else [])]
+            values, scales, zeros = self._packed(key, stored, parts, matrix, lambda packed: packed.values)
+            inputs = [x, values, scales, *([*(zeros or [""]), "", *biases] if bias else zeros)]
             return self.node(
                 "MatMulNBits",
                 inputs,
@@ -121,7 +121,7 @@ class GraphBuilder:
                 K=k,
                 N=n,
                 bits=4,
-                block_size=32,
+                block_size=self.packing.grid.block,
                 accuracy_level=4,
             )
         raise Unsupported(f"no ONNX graph is built for {stored} weights; use fp32, int8 or int4")
@@ -133,14 +133,20 @@ class GraphBuilder:
         parts: Sequence[str],
         matrix: Callable[[], Float32Array],
         laid_out: Callable[[Packed], AnyArray],
-    ) -> tuple[str, str]:
-        """Names of the stored integers and scales of the matrix that ``parts`` form; it is packed only once."""
-        values, scales = f"{key}.{form}", f"{key}.scale"
+    ) -> tuple[str, str, list[str]]:
+        """Names of the stored integers, scales and, if blocks have one, zeros of the matrix that ``parts`` form.
+
+        It is packed only once.
+        """
+        values, scales, zeros = f"{key}.{form}", f"{key}.scale", f"{key}.zero"
         if values not in self.stored:
             packed = self.packing.pack(f"{parts[0]}.weight", matrix(), form)
             self.store(values, lambda: laid_out(packed))
             self.store(scales, lambda: packed.scales)
-        return values, scales
+            if packed.zeros is not None:
+                nibbles = packed_zeros(packed.zeros)
+                self.store(zeros, lambda: nibbles)
+        return values, scales, [zeros] if zeros in self.stored else []
 
 
 def reshaped(graph: GraphBuilder, x: str, shape: Sequence[int], place: str) -> str:

@@ -1,12 +1,12 @@
 """Quantisers: matrices as integers and scales in the layouts of the runtimes' kernels. Symmetric: zero stays zero.
 
-All exports and all evaluations of quantised models pack matrices through a :class:`Packing`. A quantiser that needs
-calibration data (GPTQ, AWQ) can be added to ``QUANTISERS``.
+All exports and all evaluations of quantised models pack matrices through a :class:`Packing`. Quantisers that use
+calibration data, and the table of all of them, are in ``quantisers.py``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -14,12 +14,33 @@ import numpy as np
 import numpy.typing as npt
 
 from chipwise.core.arrays import AnyArray, Float32Array
-from chipwise.errors import Unsupported
+from chipwise.errors import InputError, Unsupported
 
 BLOCK = 32  # values along k that share one int4 scale
+BLOCKS = (16, 32, 64, 128)  # sizes that ONNX Runtime's int4 kernel reads
 # Largest int8 weight. x86 processors without VNNI multiply uint8 activations by int8 weights and add two neighbouring
 # products in 16 bits, which hold at most 32,767: 2 * 255 * 64 fits, 2 * 255 * 127 saturates and the answer is wrong.
 MOST_INT8 = 64
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Grid:
+    """How int4 integers share scales. Other formats have one grid only.
+
+    Attributes:
+        block: Values along k that share a scale: 16, 32, 64 or 128. GGUF files have 32.
+        symmetric: Whether zero is the same integer in all blocks; otherwise each block stores its own.
+    """
+
+    block: int = BLOCK
+    symmetric: bool = True
+
+    def __post_init__(self) -> None:
+        if self.block not in BLOCKS:
+            raise InputError(f"int4 weights share a scale in groups of {', '.join(map(str, BLOCKS))}, not {self.block}")
+
+
+GRID = Grid()
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,9 +48,10 @@ class Packed:
     """A matrix (n, k) in a weight format: its stored integers and their scales."""
 
     form: str
-    values: AnyArray  # int8: (n, k); q8_0: (n, blocks, 32); int4: (n, blocks, 16), two to a byte
+    values: AnyArray  # int8: (n, k); q8_0: (n, blocks, 32); int4: (n, blocks, block / 2), two to a byte
     scales: Float32Array  # int8: (n,); otherwise (n, blocks)
     k: int
+    zeros: npt.NDArray[np.uint8] | None = None  # int4: the stored nibble of zero (n, blocks); None: 8 everywhere
 
     def restored(self) -> Float32Array:
         """The dequantised matrix (n, k)."""
@@ -37,7 +59,7 @@ class Packed:
             return np.asarray(self.values * self.scales[:, None], np.float32)
         if self.form == "q8_0":
             return _in_rows(self.values * self.scales[..., None], self.k)
-        return dequantize_int4(self.values, self.scales, self.k)
+        return dequantize_int4(self.values, self.scales, self.k, self.zeros)
 
 
 def no_inputs() -> None:
@@ -47,7 +69,9 @@ def no_inputs() -> None:
 class Quantiser(Protocol):
     """Chooses the integers of a matrix. Deterministic."""
 
-    def __call__(self, matrix: Float32Array, form: str, *, inputs: Callable[[], Float32Array | None]) -> Packed:
+    def __call__(
+        self, matrix: Float32Array, form: str, *, inputs: Callable[[], Float32Array | None], grid: Grid
+    ) -> Packed:
         """Packs ``matrix`` (n, k).
 
         Args:
@@ -55,6 +79,7 @@ class Quantiser(Protocol):
             form: ``int8`` (a scale for each row), ``int4`` or ``q8_0`` (for each block of 32 values).
             inputs: Returns the inputs of the matrix on calibration batches (rows, k); None without calibration. The
                 batches run on the first call.
+            grid: The blocks of int4.
 
         Raises:
             Unsupported: There is no such format.
@@ -62,17 +87,57 @@ class Quantiser(Protocol):
         ...
 
 
-def nearest(matrix: Float32Array, form: str, *, inputs: Callable[[], Float32Array | None] = no_inputs) -> Packed:
+def nearest(
+    matrix: Float32Array,
+    form: str,
+    *,
+    inputs: Callable[[], Float32Array | None] = no_inputs,
+    grid: Grid = GRID,
+) -> Packed:
     """Rounds each value to the nearest one of ``form``, without using inputs."""
-    forms = {"int8": quantize_int8, "int4": quantize_int4, "q8_0": quantize_q8_0}
-    if form not in forms:
-        raise Unsupported(f"weights cannot be rounded to {form!r}; choose {' or '.join(forms)}")
-    values, scales = forms[form](matrix)
-    return Packed(form, values, scales, matrix.shape[1])
+    size = _checked(form, grid)
+    if form == "q8_0":
+        return Packed(form, *quantize_q8_0(matrix), matrix.shape[1])
+    if form == "int8":
+        return Packed(form, *quantize_int8(matrix), matrix.shape[1])
+    blocks = _blocks(matrix, size)
+    if grid.symmetric:
+        values, scales = _round_blocks(blocks)
+        return Packed(form, _nibbles(values + 8), scales, matrix.shape[1])
+    least, most = np.minimum(blocks.min(axis=-1), 0), np.maximum(blocks.max(axis=-1), 0)
+    scales = np.where(most > least, (most - least) / 15, 1).astype(np.float32)
+    zeros = np.round(-least / scales)
+    values = np.clip(np.round(blocks / scales[..., None]) + zeros[..., None], 0, 15)
+    return Packed(form, _nibbles(values), scales, matrix.shape[1], zeros.astype(np.uint8))
 
 
-QUANTISERS: Mapping[str, Quantiser] = {"nearest": nearest}
-"""All quantisers, by name."""
+def levels(form: str, grid: Grid, k: int) -> tuple[int, int, int]:
+    """The smallest and the largest integer of a format, and how many values along k share a scale.
+
+    Raises:
+        Unsupported: There is no such format, or its scales are not free.
+    """
+    size = _checked(form, grid)
+    return {"int8": (-MOST_INT8, MOST_INT8, k), "q8_0": (-127, 127, size), "int4": (-8, 7, size)}[form]
+
+
+def pack_integers(
+    form: str, values: Float32Array, scales: Float32Array, k: int, zeros: Float32Array | None = None
+) -> Packed:
+    """Stores integers (n, blocks, block), the scale of each block (n, blocks) and, of int4, the nibbles of zero."""
+    if form == "int4":
+        stored = _nibbles(values + (8 if zeros is None else zeros[..., None]))
+        return Packed(form, stored, scales, k, None if zeros is None else zeros.astype(np.uint8))
+    if form == "int8":
+        return Packed(form, values.astype(np.int8)[:, 0], scales[:, 0], k)
+    return Packed(form, values.astype(np.int8), scales, k)
+
+
+def _checked(form: str, grid: Grid) -> int:
+    """The values of ``form`` that share a scale, where these are blocks."""
+    if form not in ("int8", "int4", "q8_0"):
+        raise Unsupported(f"weights cannot be rounded to {form!r}; choose int8 or int4 or q8_0")
+    return grid.block if form == "int4" else BLOCK
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,14 +147,16 @@ class Packing:
     Attributes:
         quantiser: Chooses the integers.
         inputs: Returns the inputs of the matrix of this name on calibration batches (rows, k); None if not known.
+        grid: The blocks of int4.
     """
 
     quantiser: Quantiser = nearest
     inputs: Callable[[str], Float32Array | None] = lambda name: None
+    grid: Grid = GRID
 
     def pack(self, name: str, matrix: Float32Array, form: str) -> Packed:
         """Packs ``matrix``, whose inputs are those of the weight ``name`` of the torch module."""
-        return self.quantiser(matrix, form, inputs=lambda: self.inputs(name))
+        return self.quantiser(matrix, form, inputs=lambda: self.inputs(name), grid=self.grid)
 
 
 NEAREST = Packing()
@@ -108,21 +175,28 @@ def quantize_int4(matrix: Float32Array) -> tuple[npt.NDArray[np.uint8], Float32A
     A stored nibble is the value plus 8, the lower nibble first. A few scales are tried for each block; the one with the
     least squared error is kept.
     """
-    blocks = _blocks(matrix)
-    values, scales = _round_blocks(blocks)
-    stored = (values + 8).astype(np.uint8)
-    packed: npt.NDArray[np.uint8] = np.bitwise_or(
-        stored[..., 0::2], np.left_shift(stored[..., 1::2], 4), dtype=np.uint8
-    )
-    return packed, scales
+    values, scales = _round_blocks(_blocks(matrix))
+    return _nibbles(values + 8), scales
 
 
-def dequantize_int4(packed: npt.NDArray[np.uint8], scales: Float32Array, k: int) -> Float32Array:
-    """The dequantised matrix (n, k) of ``packed`` and ``scales``."""
-    values = np.empty((*packed.shape[:2], BLOCK), np.float32)
-    values[..., 0::2] = (packed & 15).astype(np.float32) - 8
-    values[..., 1::2] = (packed >> 4).astype(np.float32) - 8
-    return _in_rows(values * scales[..., None], k)
+def dequantize_int4(
+    packed: npt.NDArray[np.uint8], scales: Float32Array, k: int, zeros: npt.NDArray[np.uint8] | None = None
+) -> Float32Array:
+    """The dequantised matrix (n, k) of ``packed``, ``scales`` and the nibbles of zero, 8 unless given."""
+    values = np.stack((packed & 15, packed >> 4), axis=-1).reshape(*packed.shape[:2], -1).astype(np.float32)
+    return _in_rows((values - (8 if zeros is None else zeros[..., None])) * scales[..., None], k)
+
+
+def packed_zeros(zeros: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
+    """The nibbles of zero (n, blocks) two to a byte, as ONNX Runtime reads them; the last one of odd rows is 8."""
+    odd = np.full((len(zeros), zeros.shape[1] % 2), 8, np.uint8)
+    return _nibbles(np.concatenate([zeros, odd], axis=1))
+
+
+def _nibbles(stored: AnyArray) -> npt.NDArray[np.uint8]:
+    """Integers 0 … 15 two to a byte, the lower nibble first."""
+    whole = stored.astype(np.uint8)
+    return np.bitwise_or(whole[..., 0::2], np.left_shift(whole[..., 1::2], 4), dtype=np.uint8)
 
 
 def quantize_q8_0(matrix: Float32Array) -> tuple[npt.NDArray[np.int8], Float32Array]:
@@ -144,12 +218,12 @@ def _in_rows(blocks: AnyArray, k: int) -> Float32Array:
     return np.ascontiguousarray(blocks.reshape(len(blocks), -1)[:, :k], dtype=np.float32)
 
 
-def _blocks(matrix: Float32Array) -> Float32Array:
+def _blocks(matrix: Float32Array, size: int = BLOCK) -> Float32Array:
     n, k = matrix.shape
-    count = -(-k // BLOCK)
-    padded = np.zeros((n, count * BLOCK), np.float32)
+    count = -(-k // size)
+    padded = np.zeros((n, count * size), np.float32)
     padded[:, :k] = matrix
-    return padded.reshape(n, count, BLOCK)
+    return padded.reshape(n, count, size)
 
 
 def _round_blocks(blocks: Float32Array) -> tuple[npt.NDArray[np.int8], Float32Array]:

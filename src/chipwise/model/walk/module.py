@@ -77,9 +77,12 @@ def matrix_inputs(
         for name, module in model.named_modules():
             if isinstance(module, torch.nn.Linear):
                 module.register_forward_pre_hook(lambda _, given, name=name: keep(name, given[0]))
+        if hasattr(model, "head_table"):  # a text model's head reads the last norm, also where the head is tied
+            model.get_submodule("norm").register_forward_hook(lambda _, given, made: keep("head", made))
         with torch.no_grad():
             run(model)
-        return {name: np.concatenate(rows) for name, rows in kept.items()}
+        rows = {name: np.concatenate(held) for name, held in kept.items()}
+        return rows | ({"embedding.weight": rows["head.weight"]} if hasattr(model, "head_table") else {})
 
     return lambda name: found().get(name)
 

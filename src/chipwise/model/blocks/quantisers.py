@@ -1,0 +1,157 @@
+"""Quantisers that use what a matrix multiplies, and the table of all quantisers.
+
+The loss of a rounded matrix Q is that of its outputs on calibration inputs, ``tr((Q - W) H (Q - W)ᵀ)``, where H holds
+the second moments of the inputs, slightly damped. Axes: n outputs, k inputs (padded to whole groups), g values of a
+group, which share a scale.
+
+References:
+    Frantar et al. 2022, GPTQ (arXiv:2210.17323): columns in turn; the error of each is passed on to those after it.
+    Behdin et al. 2023, QuantEase (arXiv:2309.01885): each integer in turn, given all others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from chipwise.core.arrays import AnyArray, Float32Array
+from chipwise.model.blocks.quantize import GRID, Grid, Packed, Quantiser, levels, nearest, no_inputs, pack_integers
+
+DAMPING = 0.01  # added to the diagonal of H, as a share of its mean
+SWEEPS = 4  # times that each integer and each scale is chosen again after GPTQ
+FRACTIONS = np.linspace(0.6, 1.1, 21, dtype=np.float32)  # shares of a group's range that its levels may span
+Inputs = Callable[[], Float32Array | None]
+
+
+@dataclass(slots=True)
+class _Rounding:
+    """The integers chosen so far: ``values - zeros`` lie between ``low`` and ``high``."""
+
+    matrix: Float32Array  # (n, k)
+    values: Float32Array  # (n, k); zero is 0
+    scales: Float32Array  # (n, k / g)
+    zeros: Float32Array  # (n, k / g): by how much the levels are shifted
+    low: int
+    high: int
+    symmetric: bool
+
+    @classmethod
+    def of(cls, matrix: Float32Array, form: str, grid: Grid) -> _Rounding:
+        low, high, size = levels(form, grid, matrix.shape[1])
+        groups = -(-matrix.shape[1] // size)
+        padded = np.zeros((len(matrix), groups * size), np.float32)
+        padded[:, : matrix.shape[1]] = matrix
+        scales = np.ones((len(matrix), groups), np.float32)
+        return cls(padded, np.zeros_like(padded), scales, scales * 0, low, high, grid.symmetric or form != "int4")
+
+    def groups(self) -> list[slice]:
+        """The columns of each group."""
+        size = self.matrix.shape[1] // self.scales.shape[1]
+        return [slice(start, start + size) for start in range(0, self.matrix.shape[1], size)]
+
+    def nearest(self, columns: Float32Array, i: int) -> Float32Array:
+        """The integers nearest to ``columns`` (n, …) of group ``i``."""
+        return _nearest(columns, self.scales[:, i, None], self.zeros[:, i, None], self.low, self.high)
+
+    def fit(self, group: Float32Array, importance: Float32Array, i: int) -> None:
+        """Chooses scale and zero of group ``i`` by least squared error of ``group`` (n, g), weighted (g,)."""
+        least, most = np.minimum(group.min(axis=1), 0), np.maximum(group.max(axis=1), 0)
+        extreme = np.where(-least > most, least, most)
+        errors = np.full(len(group), np.inf, np.float32)
+        for fraction in FRACTIONS:
+            for scale, zero in self._tried(fraction * least, fraction * most, fraction * extreme):
+                scale = np.where(scale == 0, np.float32(1), scale)
+                values = _nearest(group, scale[:, None], zero[:, None], self.low, self.high)
+                square, product = (values * values) @ importance, (values * group) @ importance
+                scale = np.where((square > 0) & (product != 0), product / np.where(square > 0, square, 1), scale)
+                error = np.square(values * scale[:, None] - group) @ importance
+                better = error < errors
+                errors[better] = error[better]
+                self.scales[better, i], self.zeros[better, i] = scale[better], zero[better]
+
+    def _tried(self, least: Float32Array, most: Float32Array, extreme: Float32Array) -> list[tuple[AnyArray, AnyArray]]:
+        """Scales and zeros, each (n,), whose levels span a range."""
+        if self.symmetric:
+            return [(extreme / end, 0 * extreme) for end in sorted({self.high, self.low} - {-self.high})]
+        scale = (most - least) / (self.high - self.low)
+        return [(scale, np.clip(np.round(-least / np.where(scale == 0, 1, scale)), 0, 15) + self.low)]
+
+    def packed(self, form: str, k: int) -> Packed:
+        """The matrix as stored; ``k`` columns are real."""
+        blocks = self.values.reshape(*self.scales.shape, -1)
+        zeros = None if self.symmetric else self.zeros - self.low
+        return pack_integers(form, blocks, self.scales, k, zeros)
+
+
+def searched(matrix: Float32Array, form: str, *, inputs: Inputs = no_inputs, grid: Grid = GRID) -> Packed:
+    """Rounds to nearest with the scales of least squared error, each input weighted by its second moment."""
+    if form == "q8_0":
+        return nearest(matrix, form)
+    found = _Rounding.of(matrix, form, grid)
+    importance = np.diag(_moments(inputs(), matrix.shape[1], found.matrix.shape[1])).copy()
+    for i, part in enumerate(found.groups()):
+        found.fit(found.matrix[:, part], importance[part], i)
+        found.values[:, part] = found.nearest(found.matrix[:, part], i)
+    return found.packed(form, matrix.shape[1])
+
+
+def gptq(matrix: Float32Array, form: str, *, inputs: Inputs = no_inputs, grid: Grid = GRID) -> Packed:
+    """Minimises the loss of the outputs: GPTQ, then each integer and each scale in turn.
+
+    Without inputs, rounds with searched scales; q8_0, whose scales are fixed, is rounded to nearest.
+    """
+    if form == "q8_0" or (given := inputs()) is None:
+        return searched(matrix, form, grid=grid)
+    found = _Rounding.of(matrix, form, grid)
+    moments = _moments(given, matrix.shape[1], found.matrix.shape[1])
+    passing = np.linalg.cholesky(np.linalg.inv(moments.astype(np.float64))).T.astype(np.float32)
+    left = found.matrix.copy()  # what the columns that are not rounded yet should hold
+    for i, part in enumerate(found.groups()):
+        own, errors = passing[part, part], np.empty_like(left[:, part])
+        found.fit(left[:, part], np.asarray(1 / np.diag(own) ** 2, np.float32), i)
+        for j, at in enumerate(range(part.start, part.stop)):
+            found.values[:, at, None] = found.nearest(left[:, at, None], i)
+            errors[:, j] = (left[:, at] - found.values[:, at] * found.scales[:, i]) / own[j, j]
+            left[:, at + 1 : part.stop] -= errors[:, j, None] * own[j, j + 1 :]
+        left[:, part.stop :] -= errors @ passing[part, part.stop :]
+    for _ in range(SWEEPS):
+        _improve(found, moments)
+    return found.packed(form, matrix.shape[1])
+
+
+def _improve(found: _Rounding, moments: Float32Array) -> None:
+    """Replaces each integer and each scale in turn by the best one given all others; the loss never rises."""
+    parts = found.groups()
+    restored = found.values * np.repeat(found.scales, parts[0].stop, axis=1)
+    slope = (restored - found.matrix) @ moments  # half the gradient of the loss, (n, k)
+    for i, part in enumerate(parts):
+        own, before = moments[part, part], restored[:, part]
+        values, around, scale = found.values[:, part], slope[:, part].copy(), found.scales[:, i].copy()
+        for j in range(values.shape[1]):
+            wanted = values[:, j] * scale - around[:, j] / own[j, j]
+            chosen = found.nearest(wanted[:, None], i)[:, 0]
+            around += ((chosen - values[:, j]) * scale)[:, None] * own[j]
+            values[:, j] = chosen
+        curvature = np.einsum("ng,ng->n", values @ own, values)
+        scale -= np.einsum("ng,ng->n", values, around) / np.where(curvature > 0, curvature, np.inf)
+        found.scales[:, i] = np.where(scale == 0, found.scales[:, i], scale)
+        slope += (values * found.scales[:, i, None] - before) @ moments[part]
+
+
+def _moments(inputs: Float32Array | None, k: int, width: int) -> Float32Array:
+    """The damped second moments (width, width) of inputs (rows, k); the identity without inputs."""
+    moments = np.zeros((width, width), np.float32)
+    moments[:k, :k] = np.eye(k) if inputs is None else inputs.T @ inputs / len(inputs)
+    mean = float(np.trace(moments)) / k
+    moments[np.diag_indices(width)] += DAMPING * mean if mean > 0 else 1.0
+    return moments
+
+
+def _nearest(values: Float32Array, scale: Float32Array, zero: Float32Array, low: int, high: int) -> Float32Array:
+    return np.asarray(np.clip(np.round(values / scale), low - zero, high - zero), np.float32)
+
+
+QUANTISERS: Mapping[str, Quantiser] = {"nearest": nearest, "searched": searched, "gptq": gptq}
+"""All quantisers of single matrices, by name."""
