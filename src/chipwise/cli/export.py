@@ -39,6 +39,17 @@ def command(
     verify: Annotated[
         bool, typer.Option("--verify/--no-verify", help="Run the files and compare their outputs with torch's.")
     ] = True,
+    method: Annotated[
+        str, typer.Option(help="How to round: nearest, searched, gptq, or auto: what loses least on calibration data.")
+    ] = "auto",
+    data: Annotated[
+        list[str] | None,
+        typer.Option(help="Calibration data: text files, a source, or a run file. Default: that of a winner's run."),
+    ] = None,
+    group: Annotated[int, typer.Option(help="Values that share a scale in int4 (ONNX): 16, 32, 64 or 128.")] = 32,
+    symmetric: Annotated[
+        bool, typer.Option("--symmetric/--asymmetric", help="Whether all int4 groups have the same zero (ONNX).")
+    ] = True,
     as_json: Annotated[bool, typer.Option("--json", help="Print what was written and verified as JSON.")] = False,
 ) -> None:
     """Write a model as GGUF, ONNX or a Hugging Face folder, and check that its outputs are the same.
@@ -50,19 +61,31 @@ def command(
     GGUF files are checked with llama.cpp from the package xllamacpp (pip install 'chipwise[all]').
     """
     with show.waiting("exporting", quiet=as_json):
-        found = api.export(model, to=to, weights=weights, out=out, verify=verify)
+        found = api.export(
+            model,
+            to=to,
+            weights=weights,
+            out=out,
+            verify=verify,
+            method=method,
+            data=data,
+            group=group,
+            symmetric=symmetric,
+        )
     if as_json:
         show.json_of(found.to_dict())
         return
     heads = ("part", "layers", "format", "parameters", "size")
     right = ("parameters", "size")
     table = Table(title=found.headline(), columns=[Column(head=head, right=head in right) for head in heads])
-    for group in found.groups:
-        size = units.show(group.bytes, "bytes")
-        table.add(group.part, group.layers or "–", group.format, f"{group.parameters:,}", size)
+    for part in found.groups:
+        size = units.show(part.bytes, "bytes")
+        table.add(part.part, part.layers or "–", part.format, f"{part.parameters:,}", size)
     print_table(table)
     for name, stored in found.files.items():
         put(f"{found.folder / name}: {units.show(stored, 'bytes')}")
+    if found.quantiser is not None:
+        say(f"rounded by: {found.quantiser.text()}")
     for check in found.verified:
         say(f"verified: {check.text()}")
     if found.sample:

@@ -280,3 +280,54 @@ def test_a_winners_gguf_writes_text_as_its_card_says(tmp_path, monkeypatch) -> N
     before, after = (GgufFile.open(path).tensors for path in (measured, shipped))
     assert before.keys() == after.keys()
     assert all(np.array_equal(before[name].data, after[name].data) for name in before)
+
+
+@pytest.fixture(scope="module")
+def text(tmp_path_factory) -> Path:
+    """Entries that differ, in blank lines."""
+    parts = ["a fever", "pain in the chest", "naïve café", "3 days", "of the chest", "is a fever"]
+    entries = {f"{a} {b} and {c}, {d}" for a in parts for b in parts for c in parts for d in range(8)}
+    path = tmp_path_factory.mktemp("text") / "text.txt"
+    path.write_text("\n\n".join(sorted(entries)), encoding="utf-8")
+    return path
+
+
+def test_the_quantiser_of_least_divergence_on_calibration_text_is_chosen(model, text, tmp_path) -> None:
+    found = chipwise.export(model, to="onnx", weights="int4", out=tmp_path / "out", data=str(text))
+    losses = found.quantiser.losses
+    assert list(losses) == ["nearest", "searched", "gptq"]
+    assert found.quantiser.method == min(losses, key=losses.get)
+    assert 0 < losses["gptq"] < losses["nearest"]
+    assert all(seconds >= 0 for seconds in found.quantiser.cpu_s.values())
+    assert json.loads((tmp_path / "out" / "export.json").read_text())["quantiser"]["method"] == found.quantiser.method
+    asked = chipwise.export(model, to="onnx", weights="int4", out=tmp_path / "b", data=str(text), method="searched")
+    assert asked.quantiser.method == "searched"
+    assert asked.quantiser.losses == pytest.approx({name: losses[name] for name in ("nearest", "searched")}, rel=1e-4)
+    files_of = [(tmp_path / name / "model.onnx").read_bytes() for name in ("out", "b")]
+    assert files_of[0] != files_of[1]
+
+
+@pytest.mark.parametrize(("group", "symmetric"), [(16, True), (64, False)])
+def test_sizes_of_groups_are_those_of_the_file(group: int, symmetric: bool, model, tmp_path) -> None:
+    """A group takes half a byte a value, 4 bytes of scale and half a byte of zero if it has its own."""
+    found = chipwise.export(
+        model, to="onnx", weights="int4", out=tmp_path / "out", group=group, symmetric=symmetric, verify=False
+    )
+    rows = {64: 32 * 3, 32: (32 + 16 + 16 + 32 + 64 + 64) * 3 + 300}  # by width: down; q, k, v, out, gate, up; head
+    groups = sum(count * -(-width // group) for width, count in rows.items())
+    per_group = group / 2 + 4 + (0 if symmetric else 0.5)
+    known = sum(part.bytes for part in found.groups if part.format == "int4")
+    assert known == pytest.approx(groups * per_group, rel=0.02)
+    assert found.quantiser.method == "nearest"
+    assert found.quantiser.losses == {}
+
+
+def test_calibration_that_is_missing_or_a_grid_that_no_file_has_is_one_line(model, tmp_path) -> None:
+    with pytest.raises(InputError, match=r"gptq needs calibration data; give texts or a run file: --data"):
+        chipwise.export(model, to="onnx", weights="int4", method="gptq", out=tmp_path / "out")
+    with pytest.raises(InputError, match=r"'gptg'.*gptq"):
+        chipwise.export(model, to="onnx", weights="int4", method="gptg", out=tmp_path / "out")
+    for asked in ({"to": "gguf", "weights": "int4"}, {"to": "onnx", "weights": "int8"}):
+        with pytest.raises(InputError, match="only int4 weights in ONNX files have a choice"):
+            chipwise.export(model, group=64, out=tmp_path / "out", **asked)
+    assert not (tmp_path / "out").exists()

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import groupby
 from pathlib import Path
 
 from chipwise.core.dtypes import weight_format
 from chipwise.deploy.export.gguf_read import GgufFile
 from chipwise.model.arch.design import Design
+from chipwise.model.blocks.quantize import GRID, Grid
 from chipwise.model.walk.weights import weight_shapes
 
 _PARTS = (  # the first pattern that occurs in a weight's name decides
@@ -62,19 +63,25 @@ def groups_of_gguf(path: Path) -> list[LayerGroup]:
     return list(_grouped(found, tied="token table and head" if tied else None))
 
 
-def groups_of(design: Design) -> list[LayerGroup]:
+def groups_of(design: Design, grid: Grid = GRID) -> list[LayerGroup]:
     """The groups of an ONNX file or, if weights are in FP32, of a Hugging Face folder."""
     found = []
+
+    def size_of(kind: str, k: int, n: int) -> int:
+        own = weight_format(kind)
+        own = replace(own, block=grid.block, zero_bits=0 if grid.symmetric else 4) if kind == "int4" else own
+        return int(own.matrix_bytes(k, n))
+
     for name, shape in weight_shapes(design.arch).items():
         parts, kind = name.split("."), design.format_of(name)
         count = math.prod(shape)
-        whole = weight_format(kind).matrix_bytes(math.prod(shape[1:]), shape[0]) if len(shape) > 1 else 4 * count
+        whole = size_of(kind, math.prod(shape[1:]), shape[0]) if len(shape) > 1 else 4 * count
         number = int(parts[1]) if parts[0] == "layers" else None
-        found.append(_Stored(name, number, kind if len(shape) > 1 else "fp32", count, int(whole)))
+        found.append(_Stored(name, number, kind if len(shape) > 1 else "fp32", count, whole))
     arch, head = design.arch, design.formats.head
     copied = arch.vocab_size > 0 and arch.tie_embeddings and head != "fp32"
     if copied:
-        size = int(weight_format(head).matrix_bytes(arch.d_model, arch.vocab_size))
+        size = size_of(head, arch.d_model, arch.vocab_size)
         found.append(_Stored("head.weight", None, head, arch.vocab_size * arch.d_model, size))
     tied = arch.vocab_size > 0 and arch.tie_embeddings and not copied and arch.head.writes
     return list(_grouped(found, tied="token table and head" if tied else None))

@@ -8,23 +8,21 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from chipwise.core.arrays import AnyArray, Float32Array
+from chipwise.core.arrays import Float32Array
 from chipwise.core.files import read_mapping, write_json
 from chipwise.deploy.export.gguf import export as export_gguf
 from chipwise.deploy.export.gguf import layout
 from chipwise.deploy.export.gguf_read import GgufFile, read_weights
 from chipwise.deploy.export.gguf_tokenizer import GgufTokenizer, gguf_tokenizer, hugging_face_files
 from chipwise.deploy.export.hf import load_pretrained, save_pretrained
-from chipwise.deploy.export.parity import sample_inputs, tensors, tokens_of
 from chipwise.deploy.export.tokenizer_files import TOKENIZER
 from chipwise.errors import SpecError, Unsupported
 from chipwise.model.arch.arch import ArchSpec
 from chipwise.model.arch.design import Design
-from chipwise.model.blocks.quantize import Packing
+from chipwise.model.blocks.quantize import NEAREST, Packing
 from chipwise.model.kinds.table import form_of
 from chipwise.model.published.families import without_folder
 from chipwise.model.walk.built import require_built
-from chipwise.model.walk.module import matrix_inputs
 
 FORMATS = {
     "gguf": ("fp32", "fp16", "bf16", "int8", "int4"),
@@ -77,14 +75,6 @@ class Source:
         tokenizer = path / TOKENIZER
         return cls(path=path, arch=arch, weights=weights, tokenizer=tokenizer if tokenizer.is_file() else None)
 
-    def inputs(self) -> tuple[AnyArray, ...]:
-        """Inputs of the model: a short English text if it has a tokenizer, else random ones."""
-        return sample_inputs(self.arch, tokens_of(self.tokenizer) if isinstance(self.tokenizer, Path) else None)
-
-    def packing(self) -> Packing:
-        """The packing of the model's matrices, calibrated on :meth:`inputs`."""
-        return Packing(inputs=matrix_inputs(self.arch, self.weights, lambda model: model(*tensors(self.inputs()))))
-
 
 def holding(arch: ArchSpec) -> list[str]:
     """File formats that can represent a model of this architecture, from ``FORMATS``."""
@@ -116,7 +106,7 @@ def check_held(arch: ArchSpec, kind: str) -> None:
     raise Unsupported(f"{why}; use {others}" if others else why)
 
 
-def write_gguf(source: Source, design: Design, folder: Path) -> tuple[list[str], list[str]]:
+def write_gguf(source: Source, design: Design, folder: Path, packing: Packing = NEAREST) -> tuple[list[str], list[str]]:
     """Writes ``model.gguf``; returns its name and remarks on the tokenizer."""
     notes, tokenizer = [], source.tokenizer
     if isinstance(tokenizer, Path):
@@ -129,15 +119,15 @@ def write_gguf(source: Source, design: Design, folder: Path) -> tuple[list[str],
         alone = source.path.is_dir() and (source.path / "tokenizer.model").is_file()
         why = "it has only tokenizer.model; tokenizer.json is needed" if alone else "it has no tokenizer.json"
         notes.append(f"no tokenizer in the file, so llama.cpp takes no text: {source.path}: {why}")
-    export_gguf(design, source.weights, folder / "model.gguf", tokenizer=tokenizer, packing=source.packing())
+    export_gguf(design, source.weights, folder / "model.gguf", tokenizer=tokenizer, packing=packing)
     return ["model.gguf"], notes
 
 
-def write_onnx(source: Source, design: Design, folder: Path) -> tuple[list[str], list[str]]:
+def write_onnx(source: Source, design: Design, folder: Path, packing: Packing = NEAREST) -> tuple[list[str], list[str]]:
     """Writes ``model.onnx`` with the tokenizer and the folder's files about inputs and outputs."""
     from chipwise.deploy.export.onnx import export
 
-    export(design, source.weights, folder / "model.onnx", packing=source.packing(), external_data=True)
+    export(design, source.weights, folder / "model.onnx", packing=packing, external_data=True)
     names = ["model.onnx"]
     if (folder / "model.onnx.data").is_file():
         names.append("model.onnx.data")
@@ -149,7 +139,7 @@ def write_onnx(source: Source, design: Design, folder: Path) -> tuple[list[str],
     return [*names, *extra], []
 
 
-def write_hf(source: Source, design: Design, folder: Path) -> tuple[list[str], list[str]]:
+def write_hf(source: Source, design: Design, folder: Path, packing: Packing = NEAREST) -> tuple[list[str], list[str]]:
     """Writes a Hugging Face folder to an empty folder, with the source's files about inputs, outputs and text."""
     notes: list[str] = []
     with tempfile.TemporaryDirectory() as scratch:
@@ -179,5 +169,5 @@ def _beside(source: Source) -> dict[str, bytes]:
     return {name: (source.path / name).read_bytes() for name in _BESIDE if (source.path / name).is_file()}
 
 
-Writer = Callable[[Source, Design, Path], tuple[list[str], list[str]]]
+Writer = Callable[[Source, Design, Path, Packing], tuple[list[str], list[str]]]
 WRITERS: Mapping[str, Writer] = {"gguf": write_gguf, "onnx": write_onnx, "hf": write_hf}

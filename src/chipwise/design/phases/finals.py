@@ -19,6 +19,7 @@ import json
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -46,6 +47,7 @@ from chipwise.errors import Infeasible, InputError, MeasurementError
 from chipwise.model.arch.design import USUALLY_FUSED
 from chipwise.model.arch.io import to_data
 from chipwise.model.blocks.quantize import Packing
+from chipwise.model.walk.calibration import AUTO, Judge, choose, quantiser
 from chipwise.training.tasks.protocol import Exported, Losses, TaskData
 
 CLEARLY = 0.9  # an equally good design wins if it takes at most this share of the best one's time
@@ -288,7 +290,8 @@ class Finals:
             item = self._trials[item.number]
             self._trials.note(item.number, believed_now=self._target.predict(item.design))
         with storage(folder):
-            packing = self._packing(item, weights)
+            item = self._with_quantiser(item, weights)
+            packing, _ = self._packing(item, weights)
             export(item.design, weights, folder / "model.onnx", packing=packing)
             if self._served(item).name != "model.onnx":
                 runtime = self._spec.target.runtime if self._target.measures else "llama.cpp"
@@ -317,15 +320,31 @@ class Finals:
 
     def _exported(self, item: Candidate) -> Exported:
         weights, folder = self._weights(item), self._folder.trial(item.number)
-        return Exported(design=item.design, weights=weights, folder=folder, packing=self._packing(item, weights))
+        packing, _ = self._packing(self._trials[item.number], weights)
+        return Exported(design=item.design, weights=weights, folder=folder, packing=packing)
 
-    def _packing(self, item: Candidate, weights: Mapping[str, AnyArray]) -> Packing:
-        """The packing of a candidate's matrices, calibrated on its training data."""
+    def _with_quantiser(self, item: Candidate, weights: Mapping[str, AnyArray]) -> Candidate:
+        """The candidate with its quantiser noted: that of the run, or the one of least loss on calibration data."""
+        if item.design.weights == "fp32":
+            return item
+        method = self._spec.quantiser
+        found: dict[str, object] = {"method": method}
+        if method == AUTO:
+            found = plain(choose(item.design, weights, *self._packing(item, weights)))
+        self._trials.note(item.number, quantised=found)
+        return self._trials[item.number]
+
+    def _packing(self, item: Candidate, weights: Mapping[str, AnyArray]) -> tuple[Packing, Judge]:
+        """The packing of a candidate's matrices by its noted quantiser, and a judge of rounded weights.
+
+        Both use its training data. Candidates that were exported before quantisers were noted are rounded to nearest.
+        """
         from chipwise.training.data.recipe import Recipe
         from chipwise.training.loop.evaluate import calibrated
 
         arch = item.design.arch
-        return calibrated(arch, weights, self._data.data(arch), build(Recipe, dict(self._data.recipe)))
+        packing, judge = calibrated(arch, weights, self._data.data(arch), build(Recipe, dict(self._data.recipe)))
+        return replace(packing, quantiser=quantiser(str(item.notes.quantised.get("method", "nearest")))), judge
 
     def test(self, winner: Candidate, reference: Candidate | None) -> dict[str, object]:
         """Scores winner and reference design on test data; stores their losses, returns fields of a ``TestScore``.

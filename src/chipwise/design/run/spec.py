@@ -344,6 +344,7 @@ class RunSpec:
     quality: QualitySpec = field(default_factory=QualitySpec)
     train: TrainSpec = field(default_factory=TrainSpec)
     confidence: str | float = CONFIDENCE  # probability with which limits on predictions must hold
+    quantiser: Literal["auto", "nearest", "searched", "gptq"] = later("auto")  # of the weights of finalists
     seed: int = 0
     folder: str = "."  # folder of the run file, for relative data paths; not a field of the file
 

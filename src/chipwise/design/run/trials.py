@@ -74,6 +74,7 @@ class TrialNotes:
     runtime_version: str | None = None
     final: bool = False  # whether the exported, trained model was measured on a quiet machine
     by_matrix: Mapping[str, object] = field(default_factory=dict)  # fields of a Selection, and whether it was ``kept``
+    quantised: Mapping[str, object] = field(default_factory=dict)  # ``method``; fields of a Choice if it was chosen
     exported_loss: float | None = None  # of the exported graph, on the validation text
     test_loss: float | None = None  # of the exported graph, on the test text, which was used for no selection
     tasks: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # fields of a TaskResult, or ``failed``

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,15 +15,17 @@ from chipwise.errors import InputError
 from chipwise.model.arch.arch import ArchSpec
 from chipwise.model.arch.design import Design
 from chipwise.model.blocks.quantize import NEAREST, Packing
-from chipwise.model.walk.module import load, matrix_inputs, module_of
+from chipwise.model.walk.calibration import Judge, restored
+from chipwise.model.walk.module import load, matrix_inputs
 from chipwise.model.walk.weights import weight_shapes
-from chipwise.training.data.dataset import DataFile, with_held
+from chipwise.training.data.dataset import DataFile, Dataset, with_held
 from chipwise.training.data.recipe import Recipe
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
 Weights = Mapping[str, AnyArray]
+BATCHES = 4  # of calibration data, and as many to judge quantisers by
 
 
 def load_model(arch: ArchSpec, weights: Weights | str | Path) -> Any:
@@ -52,29 +55,28 @@ def quantised(model: Any, weight_format: str, packing: Packing = NEAREST) -> Any
     ``weight_format`` is a format or the name of a mixture (:mod:`chipwise.model.arch.formats`). A tied head becomes a
     separate table, as in the exported file.
     """
-    arch = model.arch.with_tied(False)
-    state = dict(model.state_dict())
-    if arch.head.writes:
-        state["head.weight"] = model.head_table
-    design = Design(arch=arch, weights=weight_format)
-    for name, value in state.items():
-        if (stored := design.format_of(name)) != "fp32":
-            state[name] = rounded(value, stored, packing, name)
-    copy = module_of(arch)
-    copy.load_state_dict({name: value.clone() for name, value in state.items()})
-    return copy.eval()
+    arrays = {name: value.detach().numpy() for name, value in model.state_dict().items()}
+    return load(*restored(Design(arch=model.arch, weights=weight_format), arrays, packing))
 
 
-def calibrated(arch: ArchSpec, weights: Mapping[str, AnyArray], data: DataFile, recipe: Recipe) -> Packing:
-    """The packing of matrices, calibrated on the inputs that a batch of training data gives them."""
-
+def calibrated(
+    arch: ArchSpec, weights: Weights, data: DataFile, recipe: Recipe, *, batches: int = BATCHES
+) -> tuple[Packing, Judge]:
+    """The inputs of matrices on the first batches of training data, and the mean loss on as many of the next ones."""
     import torch
 
-    def run(model: nn.Module) -> None:
-        held = data.load()
-        held.loss(with_held(model, held), held.batch(arch, recipe, 0, seed=0), torch.float32)
+    @cache
+    def opened() -> Dataset:
+        return data.load()
 
-    return Packing(inputs=matrix_inputs(arch, weights, run))
+    def losses(model: nn.Module, first: int) -> list[float]:
+        held = with_held(model, opened())
+        drawn = (opened().batch(arch, recipe, first + i, seed=0) for i in range(batches))
+        with torch.no_grad():
+            return [float(opened().loss(held, batch, torch.float32)) for batch in drawn]
+
+    packing = Packing(inputs=matrix_inputs(arch, weights, lambda model: losses(model, 0)))
+    return packing, lambda own, rounded: float(np.mean(losses(load(own, rounded), batches)))
 
 
 def rounded(weight_NK: Tensor, weight_format: str, packing: Packing = NEAREST, name: str = "") -> Tensor:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -77,6 +78,7 @@ def weights_of(path: Path) -> str:
 def contest(folder: Path, monkeypatch: pytest.MonkeyPatch, seconds: dict[str, float], *, spec: RunSpec = SPEC) -> Any:
     """A trained candidate in int8 and its finals; what is measured follows from the formats in the file."""
     study = Study(None, name="tiny", directions=["minimize"] * 2, identity="tiny", choices=choice_labels(SPACE))
+    spec = replace(spec, quantiser="nearest")  # needs no data
     trials = Trials(study, spec, SPACE)
     number = trials.add(SPACE.sample(1, np.random.default_rng(0))[0], predicted={"ttft_p50": [1e-4, None, None]})
     arch = trials[number].design.arch

@@ -1,0 +1,101 @@
+"""Calibration data of a model that is exported, that of its run or texts, and the quantiser chosen by it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from chipwise.core.arrays import AnyArray
+from chipwise.core.files import build, read_json
+from chipwise.deploy.export.parity import in_torch, tensors
+from chipwise.deploy.export.sources import Source
+from chipwise.design.phases.one_model import data_of, opened
+from chipwise.design.run.folder import holds_run
+from chipwise.design.run.spec import RunSpec, load_run
+from chipwise.design.run.start_spec import any_spec
+from chipwise.errors import InputError
+from chipwise.model.blocks.quantize import Packing
+from chipwise.model.kinds.table import form_of
+from chipwise.model.walk.calibration import Judge
+from chipwise.model.walk.module import matrix_inputs
+from chipwise.training.data.recipe import Recipe
+from chipwise.training.data.text import load_corpus
+from chipwise.training.data.tokenizer import load_tokenizer
+from chipwise.training.loop.evaluate import calibrated
+from chipwise.training.loop.origin import data_spec
+
+TEXTS, TOKENS = 128, 128  # texts of each part, and most tokens of a text
+Data = str | Path | Sequence[str | Path] | None
+
+
+def calibration(source: Source, place: Path, data: Data) -> tuple[Packing, Judge] | None:
+    """The inputs of a model's matrices on calibration data, and the loss of rounded weights on other data.
+
+    For a run's data the loss is that of training; for texts it is the mean divergence from the original's outputs.
+
+    Args:
+        source: The model.
+        place: The folder or file that it was read from.
+        data: A run file, text files, or a text source; None: the data of the run that the model won.
+
+    Returns:
+        None if there is no data.
+
+    Raises:
+        InputError: The model has no tokenizer for texts, or does not fit the run's data.
+    """
+    if (run := _run_of(place, data)) is not None:
+        task = opened(run, data_of(place, run), source.arch)
+        return calibrated(source.arch, source.weights, task.data(source.arch), build(Recipe, dict(task.recipe)))
+    if data is None:
+        return None
+    if not isinstance(source.tokenizer, Path) or not source.arch.vocab_size:
+        raise InputError(f"{place}: texts calibrate models with a tokenizer.json; give its run file with --data")
+    spec, base = data_spec([data] if isinstance(data, str | Path) else data)
+    corpus = load_corpus(spec, base=base)
+    longest = min(TOKENS, source.arch.max_tokens)
+    given, judged = ([*_encoded(source.tokenizer, part, longest)] for part in (corpus.train, corpus.validation))
+    inputs = matrix_inputs(source.arch, source.weights, lambda model: [model(*tensors([each])) for each in given])
+    wanted = [in_torch(source.arch, source.weights, [each]) for each in judged]
+    logits = form_of(source.arch).outputs == "logits"
+    return Packing(inputs=inputs), lambda arch, weights: float(
+        np.mean(
+            [_divergence(in_torch(arch, weights, [x]), y, logits=logits) for x, y in zip(judged, wanted, strict=True)]
+        )
+    )
+
+
+def _run_of(place: Path, data: Data) -> RunSpec | None:
+    """The run in the run file ``data``; without data, the run that the model in ``place`` won."""
+    names = [data] if isinstance(data, str | Path) else list(data or ())
+    if len(names) == 1 and str(names[0]).endswith((".yaml", ".yml")):
+        return load_run(names[0])
+    home = Path(os.path.realpath(place)).parent
+    if names or not holds_run(home) or not (home / "spec.json").is_file():
+        return None
+    held = read_json(home / "spec.json")
+    found = any_spec(held.get("spec") if isinstance(held, dict) else None, file=str(home / "spec.json"))
+    return found if isinstance(found, RunSpec) else None
+
+
+def _encoded(tokenizer_path: Path, texts: Sequence[str], longest: int) -> Iterator[npt.NDArray[np.int64]]:
+    """Tokens (1, T) of texts that are spread evenly over ``texts``."""
+    tokenizer = load_tokenizer(tokenizer_path)
+    tokenizer.no_padding()
+    tokenizer.enable_truncation(longest)
+    for i in np.linspace(0, len(texts) - 1, min(TEXTS, len(texts))).astype(int):
+        if len(ids := tokenizer.encode(texts[i]).ids) > 1:
+            yield np.array([ids], np.int64)
+
+
+def _divergence(found: AnyArray, wanted: AnyArray, *, logits: bool) -> float:
+    """Mean KL divergence in nats of distributions from logits; of other outputs the relative squared difference."""
+    if not logits:
+        return float(np.square(found - wanted).sum() / np.square(wanted).sum())
+    ours, theirs = (x - x.max(axis=-1, keepdims=True) for x in (found.astype(np.float64), wanted.astype(np.float64)))
+    ours, theirs = (x - np.log(np.exp(x).sum(axis=-1, keepdims=True)) for x in (ours, theirs))
+    return float((np.exp(theirs) * (theirs - ours)).sum(axis=-1).mean())

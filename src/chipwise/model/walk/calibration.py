@@ -1,0 +1,96 @@
+"""Chooses the quantiser of a model by the loss of the rounded model on calibration data."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from chipwise.core.arrays import AnyArray
+from chipwise.errors import UnknownName
+from chipwise.model.arch.arch import ArchSpec
+from chipwise.model.arch.design import Design
+from chipwise.model.blocks.quantisers import QUANTISERS
+from chipwise.model.blocks.quantize import Packing, Quantiser
+
+AUTO = "auto"
+METHODS = (AUTO, *QUANTISERS)
+"""Names of quantisers in options and run files."""
+Judge = Callable[[ArchSpec, Mapping[str, AnyArray]], float]
+"""The loss of a model with these weights on calibration data that no quantiser saw."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Choice:
+    """The quantiser of least loss, and what each one lost."""
+
+    method: str
+    losses: Mapping[str, float]
+    cpu_s: Mapping[str, float]  # of rounding all matrices
+
+    def text(self) -> str:
+        """The quantiser, and the measured loss and time of each one that was tried."""
+        if not self.losses:
+            return f"{self.method}, without calibration data"
+        tried = (f"{name} {loss:.4g} ({self.cpu_s[name]:.2g} CPU-s)" for name, loss in self.losses.items())
+        return f"{self.method}; loss measured on calibration data: {', '.join(tried)}"
+
+
+def restored(design: Design, weights: Mapping[str, AnyArray], packing: Packing) -> tuple[ArchSpec, dict[str, AnyArray]]:
+    """Architecture and weights in FP32 as the exported file holds them, in which a tied head is a table of its own.
+
+    Raises:
+        Unsupported: Weights cannot be rounded to one of the design's formats.
+    """
+    arch = design.arch.with_tied(False)
+    found = dict(weights)
+    if arch.head.writes and "head.weight" not in found:
+        found["head.weight"] = found["embedding.weight"]
+    untied = replace(design, arch=arch)
+    for name, value in found.items():
+        if (stored := untied.format_of(name)) != "fp32":
+            found[name] = packing.pack(name, np.ascontiguousarray(value, np.float32), stored).restored()
+    return arch, found
+
+
+def choose(
+    design: Design,
+    weights: Mapping[str, AnyArray],
+    packing: Packing,
+    judge: Judge,
+    *,
+    among: Sequence[str] = tuple(QUANTISERS),
+    clock: Callable[[], float] = time.process_time,
+) -> Choice:
+    """Rounds ``weights`` by each quantiser and judges the results; of equal ones the first is chosen.
+
+    Args:
+        design: The model and its formats.
+        weights: Its weights in FP32.
+        packing: The inputs of matrices on calibration data, and the grid.
+        judge: Evaluates a model on other calibration data.
+        among: Names of quantisers, rounding to nearest first.
+        clock: Returns CPU seconds.
+    """
+    losses, cpu_s = {}, {}
+    for name in among:
+        begun = clock()
+        arch, rounded = restored(design, weights, replace(packing, quantiser=quantiser(name)))
+        cpu_s[name] = clock() - begun
+        found = judge(arch, rounded)
+        losses[name] = found if math.isfinite(found) else math.inf
+    return Choice(method=min(losses, key=losses.__getitem__), losses=losses, cpu_s=cpu_s)
+
+
+def quantiser(name: str) -> Quantiser:
+    """The quantiser of this name.
+
+    Raises:
+        UnknownName: There is none.
+    """
+    if name not in QUANTISERS:
+        raise UnknownName("quantiser", name, METHODS)
+    return QUANTISERS[name]
