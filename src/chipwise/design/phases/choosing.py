@@ -40,8 +40,8 @@ SIZES = ("d_model", "depth", "vocab_size", "patch")  # choices that identify cle
 LEAST_LOSS = 1e-4  # smallest loss used, so that logarithms are finite
 POOL = 4_000
 ALIKE = (0.8, 1.25)  # width, depth and so on, relative to the reference design's, of designs for one long training
-FEWEST_ALIKE = 20  # designs of such sizes without which all sizes stay
-MUTANTS = 2_000
+AS_MANY = (0.7, 1.4)  # the same for parameters
+FEWEST_ALIKE = 5  # designs around the reference design without which the whole pool stays
 PARENTS, CHILDREN = 6, 150
 HOPEFUL = 4  # the first batch is chosen from the best 1/HOPEFUL of the pool, by the scaling law
 _TRIES = 20  # batches requested from a strategy before screened candidates are sampled instead
@@ -126,6 +126,8 @@ class Chooser:
         seed: Random seed.
     """
 
+    _like: Rows | None = None  # (1, genes): the design that proposed ones are about as large as
+
     def __init__(
         self,
         space: SearchSpace,
@@ -154,26 +156,51 @@ class Chooser:
         self._model = self._fresh()
         self._fitted_on: list[Observation] = []  # observations that the model was fitted to
         self._prior: SupernetPrior | None = None
-        self._like: Rows | None = None  # (1, genes): proposed designs have about its sizes
 
-    def keep_about_as_large_as(self, references: Sequence[Mapping[str, object]]) -> None:
-        """Leaves out designs much smaller or larger than the most promising of the reference designs.
+    def stay_around(self, references: Sequence[Mapping[str, object]]) -> None:
+        """Proposes only the most promising reference design and designs of about its size that differ in few choices.
 
         Short trainings favour small designs that lose when they are trained for long, and the law cannot correct that
-        over two orders of magnitude. Width, depth and vocabulary are therefore about those of the reference design, the
-        largest within the limits that the budget can train. The design that differs from it in the fewest choices is
-        proposed first.
+        over two orders of magnitude. What they do tell is which operators pay at one size. A choice of layers changes
+        in all of them at once; the reference design itself is proposed first.
         """
         if not references:
             return
         row = np.array([self.nearest(min(references, key=self.law_of))], np.int64)
-        rng = np.random.default_rng([self._seed, 23])
-        mutants = mutate(self._space, np.repeat(row, MUTANTS, axis=0), rng)
-        rows = distinct_rows(np.vstack([row, mutants, self.pool]))[0]
-        rows = rows[(excess(self._limits, self._metrics(rows)) <= 0) & self._alike(rows, row)]
-        if len(rows) >= FEWEST_ALIKE:
-            order = np.argsort((rows != row).sum(axis=1), kind="stable")
-            self.pool, self._like = rows[order], row
+        once = self._changed(row)
+        rows = distinct_rows(np.vstack([row, once, self._changed(once)]))[0]
+        self._like = row
+        kept = self._kept(rows)
+        if len(kept) < FEWEST_ALIKE:  # limits leave hardly any of that size
+            self._like = None
+            return
+        self.pool = kept[np.argsort(self._differences(kept, row), kind="stable")]
+
+    def _differences(self, rows: Rows, row: Rows) -> NDArray[np.int64]:
+        """Number of choices in which each of ``rows`` differs from ``row``; a choice of layers counts once, (n,)."""
+        parts = [(rows[:, columns] != row[:, columns]).any(axis=1) for columns in self._space.columns.values()]
+        return np.asarray(np.sum(parts, axis=0), np.int64)
+
+    def _changed(self, rows: Rows) -> Rows:
+        """All rows that differ from one of ``rows`` in one choice; the format and how a model is served stay."""
+        found, active = [rows[:0]], self._space.active(rows)
+        rows = rows.copy()
+        for columns in self._space.columns.values():  # what a deeper row would read is like the first layer
+            rows[:, columns] = np.where(active[:, columns], rows[:, columns], rows[:, columns[:1]])
+        for name, columns in self._space.columns.items():
+            if name not in SERVED:
+                for value in range(self._space.cardinalities[columns[0]]):
+                    other = rows.copy()
+                    other[:, columns] = value
+                    found.append(other)
+        return distinct_rows(self._space.canonical(np.vstack(found)))[0]
+
+    def _kept(self, rows: Rows) -> Rows:
+        """Those of ``rows`` that are within the limits and, where the run stays around a design, about as large."""
+        kept = excess(self._limits, self._metrics(rows)) <= 0
+        if self._like is not None:
+            kept &= self._alike(rows, self._like)
+        return rows[kept]
 
     def _alike(self, rows: Rows, row: Rows) -> NDArray[np.bool_]:
         """Which rows have about the sizes of ``row``, (1, genes)."""
@@ -182,7 +209,8 @@ class Chooser:
             if name in self._space.index:
                 own, theirs = (np.asarray(self._space.values(each, name), float) for each in (rows, row))
                 kept &= (ALIKE[0] * theirs <= own) & (own <= ALIKE[1] * theirs)
-        return kept
+        own, theirs = (self._metrics(each)["parameters"] for each in (rows, row))
+        return kept & (AS_MANY[0] * theirs <= own) & (own <= AS_MANY[1] * theirs)
 
     def set_supernet_prior(self, rows: Rows, scores: Float64Array) -> None:
         """Sets the supernet prior from ``scores`` of ``rows`` in bits per byte; see :class:`SupernetPrior`."""
@@ -200,6 +228,8 @@ class Chooser:
         if len(pool) <= count:
             return pool
         if len(observations) < 3:
+            if self._like is not None:
+                return self._with_other_operators(pool, np.array(taken, np.int64), count)
             hope = self._law(observations)(pool) * np.exp(self._trend([])(pool)) * self.penalty_factor(pool)
             pool = pool[np.argsort(hope, kind="stable")[: max(count, len(pool) // HOPEFUL)]]
             if count == 1:
@@ -220,11 +250,32 @@ class Chooser:
         )
         return pool[self._in_turns(pool, (order, list(together)), count)]
 
+    def _with_other_operators(self, pool: Rows, taken: Rows, count: int) -> Rows:
+        """``count`` rows that try as many operators as possible that ``taken`` lacks; ties in the order of the pool.
+
+        Operators are choices by name, such as an activation or where convolutions are; sizes are numbers.
+        """
+        names = [name for name, columns in self._space.columns.items() if name not in SERVED and self._by_name(columns)]
+        columns = [int(self._space.columns[name][0]) for name in names]
+        tried, picks = {(column, value) for column in columns for value in taken[:, column].tolist()}, []
+        for _ in range(count):
+            fresh = [sum((column, row[column]) not in tried for column in columns) for row in pool.tolist()]
+            pick = max((i for i in range(len(pool)) if i not in picks), key=lambda i: (fresh[i], -i))
+            tried |= {(column, int(pool[pick, column])) for column in columns}
+            picks.append(pick)
+        return pool[picks]
+
+    def _by_name(self, columns: NDArray[np.int64]) -> bool:
+        return isinstance(self._space.genes[columns[0]].values[0], str | bool)
+
     def _in_turns(self, pool: Rows, orders: Sequence[Sequence[int]], count: int) -> list[int]:
-        """Takes candidates from several rankings in turn, one per size (width, depth, vocabulary) while possible."""
+        """Takes candidates from several rankings in turn, one per size (width, depth, vocabulary) while possible.
+
+        In a run that stays around one size, sizes need not differ.
+        """
         shape = pool[:, [self._space.index[name] for name in SIZES if name in self._space.index]].tolist()
         picks: list[int] = []
-        for apart in (True, False):
+        for apart in (True, False) if self._like is None else (False,):
             for turn in range(2 * count):
                 taken = [shape[i] for i in picks]
                 left = (int(i) for i in orders[turn % len(orders)] if int(i) not in picks)
@@ -406,11 +457,11 @@ class Chooser:
             counted = self.penalty_factor(seen) * [item.loss for item in observations]
             best = np.lexsort((counted, np.array([-item.spent for item in observations])))[:PARENTS]
             parents = np.unique(seen[best], axis=0)
-            children = distinct_rows(mutate(self._space, np.repeat(parents, CHILDREN, axis=0), rng))[0]
-            keep = excess(self._limits, self._metrics(children)) <= 0
-            if self._like is not None:
-                keep &= self._alike(children, self._like)
-            rows = distinct_rows(np.vstack([rows, children[keep]]))[0]
+            if self._like is None:
+                children = distinct_rows(mutate(self._space, np.repeat(parents, CHILDREN, axis=0), rng))[0]
+            else:
+                children = self._changed(parents)
+            rows = distinct_rows(np.vstack([rows, self._kept(children)]))[0]
         gone = {self._architecture(row) for row in taken}
         kept = [i for i, row in enumerate(rows.tolist()) if self._architecture(row) not in gone]
         return rows[kept]

@@ -36,7 +36,7 @@ FEWEST = 3  # trainings before the quality model is used
 OVERHEAD = 1.3  # assumed cost of a second of training with validation and worker start, if the budget includes those
 LONG_OVERHEAD = 1.08  # the same for a training that takes most of the budget
 SPREAD = 0.03  # standard deviation of the ln of final losses of the designs that are trained first
-AGREEMENT = {9: 0.75, 27: 0.65, 81: 0.55}  # by divisor of a full training: correlation of ln loss then and at the end
+AGREEMENT = {9: 0.75, 27: 0.65, 54: 0.6}  # by divisor of a full training: correlation of ln loss then and at the end
 LEAST_FINAL = 0.2  # share of the whole budget that the only final training must be able to get
 MOST_FIRST = 64  # first trainings before the only final one
 ALL_FAILED = "every candidate failed in training; the trials' reasons are in trials.csv"
@@ -224,7 +224,7 @@ class Halving:
             unfinished = [item for item in candidates if item.alive and not item.rungs]
             if not unfinished:
                 later = self._promotions(1) + sum(job.budget for job in full)
-                wanted = BATCH_PER_WORKER * self._workers if candidates else max(2, beside)
+                wanted = BATCH_PER_WORKER * self._workers if candidates or self._allowance.alone else max(2, beside)
                 count = min(wanted, first.count - len(candidates), self._affordable(first.budget, later))
                 if not candidates:
                     count = max(count, min(2, first.count))

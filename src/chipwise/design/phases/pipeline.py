@@ -217,7 +217,7 @@ class Search(StoredRun):
             seed=spec.seed,
         )
         if self.allowance.alone:
-            chooser.keep_about_as_large_as([item.notes.choices for item in references])
+            chooser.stay_around([item.notes.choices for item in references])
         if spec.quality.chosen == "proxy":  # without short trainings, only the law can choose the reference design
             references = sorted(references, key=lambda item: chooser.law_of(item.notes.choices))[:1]
         self.budget.set_aside(target, tasks)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 
 import pytest
@@ -14,9 +15,11 @@ from chipwise.design.phases.choosing import Chooser, Observation
 from chipwise.design.phases.halving import AGREEMENT, SPREAD, Halving, plan_alone
 from chipwise.design.phases.screening import screen
 from chipwise.design.run.budget_spec import Allowance
+from chipwise.design.run.spec import RunSpec
 from chipwise.design.run.trials import Trials, choice_labels
 from chipwise.design.strategies.study import Study
 from chipwise.errors import Infeasible, SpecError
+from chipwise.model.space.search_space import SearchSpace
 from chipwise.training.laws.scaling import START
 
 ALONE = Allowance(unit="cpu", total=100.0, final=70.0, whole=False, alone=True)
@@ -119,25 +122,72 @@ def test_a_plan_of_one_training_that_fails_ends_with_one_clear_error() -> None:
         halving.promote([])
 
 
-def test_only_designs_about_as_large_as_the_reference_design_are_proposed_and_its_like_first() -> None:
-    """Width 64 and depth 2: of widths 32 to 128 and depths 1 to 3 no other is within 0.8 to 1.25 times."""
+LAYER = {"heads": 2, "kv_heads": 1, "ffn": "swiglu", "ffn_width": 128}
+REFERENCE = {
+    "d_model": 64, "depth": 2, "vocab_size": 512, "head_size": 32, "tie_embeddings": True, "weights": "fp32",
+    "sharing": "none", "conv": "none", "layers": [LAYER, LAYER],
+}  # fmt: skip
+
+
+def around_the_reference(spec: RunSpec = SPEC) -> Chooser:
+    space = SearchSpace(spec.space)
+
+    def priced(rows):
+        size = space.values(rows, "d_model") * space.values(rows, "depth") * 1.0
+        return dict.fromkeys(("ttft_p50", "ttft_p99", "tpot_p50", "tpot_p99"), size * 1e-6) | {
+            "peak_memory": size, "parameters": size * 1000,
+        }  # fmt: skip
+
     chooser = Chooser(
-        SPACE, screen(SPACE, metrics, SPEC.limits, seed=0, draws=500), metrics, SPEC.goals, SPEC.limits,
+        space, screen(space, priced, spec.limits, seed=0, draws=500), priced, spec.goals, spec.limits,
         final=70.0, bytes_per_token=two_bytes, seed=0,
     )  # fmt: skip
-    everything = len(chooser.pool)
-    layer = {"heads": 2, "kv_heads": 1, "ffn": "swiglu", "ffn_width": 128}
-    reference = {
-        "d_model": 64, "depth": 2, "vocab_size": 512, "head_size": 32, "tie_embeddings": True, "weights": "fp32",
-        "sharing": "none", "conv": "none", "layers": [layer, layer],
-    }  # fmt: skip
-    chooser.keep_about_as_large_as([reference])
-    assert 20 <= len(chooser.pool) < everything
+    chooser.stay_around([REFERENCE])
+    return chooser
+
+
+def test_only_designs_about_as_large_as_the_reference_design_are_proposed_and_itself_first() -> None:
+    """Width 64 and depth 2: of widths 32 to 128 and depths 1 to 3 no other is within 0.8 to 1.25 times.
+
+    Heads, activation and width of the feed-forward have two values each: itself, three designs with one change, three
+    with two; the one with three changes is reached from those.
+    """
+    chooser = around_the_reference()
+    assert len(chooser.pool) == 7
     rows = chooser.next(5, [], [])
     assert len(rows) == 5
-    assert SPACE.choices(rows[0])["layers"] == reference["layers"]
+    assert SPACE.choices(rows[0])["layers"] == REFERENCE["layers"]
     seen = [Observation(row=row, spent=1.0, tokens=1000, loss=2.0 - 0.1 * i) for i, row in enumerate(rows.tolist())]
     later = chooser.next(8, seen, rows.tolist())
-    for found in (rows, later):
-        assert {(SPACE.choices(row)["d_model"], SPACE.choices(row)["depth"]) for row in found} == {(64, 2)}
-    assert not {tuple(row) for row in rows.tolist()} & {tuple(row) for row in later.tolist()}
+    assert len({tuple(row) for row in (*rows.tolist(), *later.tolist())}) == 8
+    for row in (*rows, *later):
+        choices = SPACE.choices(row)
+        assert (choices["d_model"], choices["depth"]) == (64, 2)
+        assert choices["layers"][0] == choices["layers"][1]
+
+
+def test_the_first_batch_tries_every_operator_once() -> None:
+    """Three places of convolutions and five activations: five trainings hold all, and the first is the reference."""
+    names = ("relu", "gelu", "silu", "geglu", "swiglu")
+    layer = dataclasses.replace(SPEC.space.layer, ffn=names)
+    spec = dataclasses.replace(
+        SPEC, space=dataclasses.replace(SPEC.space, layer=layer, conv=("none", "attention", "both"))
+    )
+    chooser = around_the_reference(spec)
+    found = [SearchSpace(spec.space).choices(row) for row in chooser.next(5, [], [])]
+    assert (found[0]["conv"], found[0]["layers"][0]["ffn"]) == ("none", "swiglu")
+    assert {one["conv"] for one in found[:3]} == {"none", "attention", "both"}
+    assert {one["layers"][0]["ffn"] for one in found} == set(names)
+    sizes = [(one["d_model"], one["depth"], one["layers"][0]["ffn_width"]) for one in found]
+    assert set(sizes) == {(64, 2, 128)}
+
+
+def test_a_design_that_grows_deeper_repeats_its_first_layer() -> None:
+    """Four layers of a reference design with heads 2 and width 128 become five; the fifth is not one of the first
+    values of the space (heads 1, width 64)."""
+    spec = dataclasses.replace(SPEC, space=dataclasses.replace(SPEC.space, depth=(4, 5)))
+    space = SearchSpace(spec.space)
+    row = space.nearest(REFERENCE | {"depth": 4, "layers": [LAYER] * 4})
+    chooser = around_the_reference(spec)
+    deeper = [space.choices(one) for one in chooser._changed(row[None]) if space.choices(one)["depth"] == 5]
+    assert [one["layers"] for one in deeper] == [[LAYER] * 5]

@@ -1,0 +1,167 @@
+"""Designs drawn by hand, each trained alone for the whole budget of a search, beside searches: test bits per byte.
+
+    python benchmarks/real/expert.py train reference 0 --work W --out expert-clinic.csv    # one design, one seed
+    python benchmarks/real/expert.py search 0 --work W --out expert-clinic.csv             # one search of that seed
+    python benchmarks/real/expert.py measure --work W --out expert-clinic.csv              # times of all, in turns
+    python benchmarks/real/expert.py report --out expert-clinic.csv
+
+A design's training gets all CPU seconds that the run file gives to the search: corpus, export and measurements are not
+charged to it. Every model is judged as exported, on the whole test text. Rows that the table holds are not made again.
+Columns: contender, design, seed, bits per byte of the exported model, its weight format, steps and charged CPU seconds
+of the training, CPU seconds of everything, and, after ``measure``, time and peak memory.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import json
+import sys
+import time
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from safetensors.numpy import load_file
+
+from chipwise import api
+from chipwise.deploy.export.onnx import export
+from chipwise.design.report.record import load
+from chipwise.design.run.spec import load_run
+from chipwise.model.space.designs import design_of, summary
+from chipwise.training.data.recipe import Recipe
+from chipwise.training.data.text import load_corpus
+from chipwise.training.data.tokenizer import TokenStore
+from chipwise.training.loop.trainer import train
+from exported_quality import exported_bits_per_byte
+from provenance import COLUMNS as ORIGIN
+from provenance import here
+
+COLUMNS = (
+    "contender", "design", "seed", "bits_per_byte", "weights", "steps", "train_cpu_s", "cpu_s", "tpot_p50_s",
+    "tpot_p99_s", "ttft_p99_s", "peak_memory_bytes",
+)  # fmt: skip
+FORMATS = ("int8", "int4")
+
+
+def drawn(
+    width: int, depth: int, heads: int, kv: int, ffn: int, vocab: int, conv: str, *, tied: bool
+) -> dict[str, Any]:
+    """Choices of a decoder with equal layers and SwiGLU."""
+    layer = {"heads": heads, "kv_heads": kv, "ffn": "swiglu", "ffn_width": ffn}
+    return {
+        "d_model": width, "depth": depth, "vocab_size": vocab, "head_size": 32, "tie_embeddings": tied,
+        "weights": "int8", "sharing": "none", "conv": conv, "layers": [layer] * depth,
+    }  # fmt: skip
+
+
+DRAWN: Mapping[str, dict[str, Any]] = {
+    "reference": drawn(160, 6, (5, 1), 416, 8192, "none", tied=True),  # of clinic on the machine of the README
+    "reference-conv": drawn(160, 6, (5, 1), 416, 8192, "both", tied=True),
+    "small-conv": drawn(128, 2, (4, 4), 384, 4096, "both", tied=False),
+    "wide-conv": drawn(192, 3, (6, 2), 512, 8192, "both", tied=True),
+}
+
+
+def read(path: Path) -> list[dict[str, str]]:
+    """The rows of the table; none if there is no such file."""
+    if not path.exists():
+        return []
+    with path.open(newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def write(path: Path, rows: list[dict[str, Any]]) -> None:
+    """Writes the table."""
+    with path.open("w", newline="") as file:
+        writer = csv.DictWriter(file, (*COLUMNS, *ORIGIN), lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(rows)
+
+
+def train_alone(name: str, seed: int, file: Path, work: Path) -> list[dict[str, Any]]:
+    """Trains a drawn design for the whole budget; a row for each weight format."""
+    import torch
+
+    torch.set_num_threads(1)
+    spec = load_run(file)
+    design = design_of(DRAWN[name], spec=replace(spec.space, head_size=(32,)), name=name)
+    task = spec.task_settings.open(spec.data, base=Path(spec.folder), folder=work / "corpus", space=spec.space)
+    task.prepare()
+    result = train(
+        design.arch,
+        task.data(design.arch).load(),
+        cpu_budget_s=spec.allowance.total,
+        seed=seed,
+        folder=work / f"{name}-{seed}",
+        recipe=Recipe(**task.recipe),
+        precision="bf16",
+    )
+    weights = load_file(result.weights)
+    store = TokenStore(load_corpus(spec.data, base=spec.folder), work / "corpus", spec.space.vocab_size)
+    store.prepare()
+    rows = []
+    for form in FORMATS:
+        one = design_of({**DRAWN[name], "weights": form}, spec=spec.space, name=name)
+        path = export(one, weights, work / f"{name}-{seed}-{form}.onnx")
+        bits = exported_bits_per_byte(
+            one, weights, store.tokens(one.arch.vocab_size), path.with_suffix(".evaluated.onnx"), split="test"
+        )
+        rows.append(
+            {
+                "contender": name, "design": summary(one), "seed": seed, "bits_per_byte": f"{bits:.5f}",
+                "weights": form, "steps": result.steps, "train_cpu_s": f"{result.cpu_s:.1f}",
+                "cpu_s": f"{time.process_time():.1f}",
+            }
+        )  # fmt: skip
+    return rows
+
+
+def search(seed: int, file: Path, work: Path) -> list[dict[str, Any]]:
+    """Runs one search, or goes on with it; a row for its winner."""
+    import yaml
+
+    own = work / f"search-{seed}.yaml"
+    own.write_text(yaml.safe_dump({**yaml.safe_load(file.read_text()), "seed": seed}))
+    folder = work / f"search-{seed}"
+    api.search(own, out=folder, resume=(folder / "record.json").exists())
+    record = load(folder / "record.json")
+    winner = record.trial(record.winner)
+    longest = winner.rungs[-1]
+    return [
+        {
+            "contender": "search", "design": summary(winner.design), "seed": seed,
+            "bits_per_byte": f"{record.test['winner']:.5f}", "weights": winner.design.weights,
+            "steps": longest.steps, "train_cpu_s": f"{longest.cpu_s:.1f}", "cpu_s": f"{record.spent:.1f}",
+        }
+    ]  # fmt: skip
+
+
+def main() -> None:
+    """Trains, searches, measures or reports."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("what", choices=["train", "search", "measure", "report"])
+    parser.add_argument("rest", nargs="*", help="train: contender and seed; search: seed")
+    parser.add_argument("--spec", type=Path, default=Path("examples/clinic.yaml"))
+    parser.add_argument("--work", type=Path, default=Path("runs/expert"))
+    parser.add_argument("--out", type=Path, required=True)
+    options = parser.parse_args()
+    options.work.mkdir(parents=True, exist_ok=True)
+    rows = read(options.out)
+    if options.what in ("train", "search"):
+        name, seed = ("search", *options.rest) if options.what == "search" else options.rest
+        if any(row["contender"] == name and row["seed"] == seed for row in rows):
+            return
+        if name == "search":
+            new = search(int(seed), options.spec, options.work)
+        else:
+            new = train_alone(name, int(seed), options.spec, options.work)
+        write(options.out, [*read(options.out), *({**row, **here()} for row in new)])
+        print(json.dumps(new), flush=True)
+
+
+if __name__ == "__main__":
+    main()
