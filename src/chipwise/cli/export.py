@@ -1,4 +1,4 @@
-"""``chipwise export``: writes a model for llama.cpp, ONNX Runtime or transformers."""
+"""``chipwise export``: writes a model for llama.cpp, ONNX Runtime, transformers or vLLM."""
 
 from __future__ import annotations
 
@@ -20,14 +20,18 @@ def command(
         typer.Argument(help="A run's or a winner's folder, a Hugging Face folder with weights, or a .gguf file."),
     ],
     to: Annotated[
-        str, typer.Option("--to", help="gguf (llama.cpp, Ollama), onnx (ONNX Runtime) or hf (transformers).")
+        str,
+        typer.Option(
+            "--to",
+            help="gguf (llama.cpp, Ollama), onnx (ONNX Runtime), hf (transformers) or compressed-tensors (vLLM).",
+        ),
     ],
     weights: Annotated[
         str | None,
         typer.Option(
-            help="fp32, fp16, bf16, int8 or int4 (not every file type has all); GGUF also q8_0, q4_0; or one for "
+            help="fp32, fp16, bf16, int8, fp8 or int4 (not every file type has all); GGUF also q8_0, q4_0; or one for "
             "each layer and the head ('int4/int8 head:int8'). Default: a winner's own, else fp16 for gguf, "
-            "fp32 for others."
+            "int4 for compressed-tensors, fp32 for others."
         ),
     ] = None,
     out: Annotated[
@@ -46,7 +50,7 @@ def command(
         list[str] | None,
         typer.Option(help="Calibration data: text files, a source, or a run file. Default: that of a winner's run."),
     ] = None,
-    group: Annotated[int, typer.Option(help="Values that share a scale in int4 (ONNX): 16, 32, 64 or 128.")] = 32,
+    group: Annotated[int, typer.Option(help="Values that share a scale in int4 (not GGUF): 16, 32, 64 or 128.")] = 32,
     symmetric: Annotated[
         bool, typer.Option("--symmetric/--asymmetric", help="Whether all int4 groups have the same zero (ONNX).")
     ] = True,

@@ -10,7 +10,9 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import HealthCheck, given, settings
+from safetensors.torch import load_file
 from typer.testing import CliRunner
 
 pytest.importorskip("gguf", reason="gguf comes with chipwise[gguf]")
@@ -34,6 +36,7 @@ from chipwise.model.arch.design import Design
 from chipwise.model.arch.feed_forward import FeedForward
 from chipwise.model.arch.layer import Layer
 from chipwise.model.arch.mixers import Attention
+from chipwise.model.blocks.quantize import Grid, nearest
 from chipwise.training.data.tokenizer import train_tokenizer
 
 ARCH = uniform(vocab_size=300, d_model=32, depth=3, heads=2, kv_heads=1, ffn_width=64, max_tokens=48, name="small")
@@ -205,7 +208,7 @@ def test_a_block_that_gguf_lacks_is_named_with_what_holds_it(tmp_path) -> None:
     gelu = FeedForward(width=64, activation="gelu")
     arch = replace(ARCH, layers=(Layer(attention=Attention(heads=2, kv_heads=1, head_size=16), ffn=gelu),))
     folder = save_pretrained(arch, random_weights(arch, seed=0), None, tmp_path / "model")
-    assert holding(arch) == ["hf", "onnx"]
+    assert holding(arch) == ["hf", "onnx", "compressed-tensors"]
     with pytest.raises(Unsupported, match=r"no feed-forward of gated gelu.*use --to hf or --to onnx"):
         chipwise.export(folder, to="gguf", out=tmp_path / "out")
 
@@ -328,6 +331,60 @@ def test_calibration_that_is_missing_or_a_grid_that_no_file_has_is_one_line(mode
     with pytest.raises(InputError, match=r"'gptg'.*gptq"):
         chipwise.export(model, to="onnx", weights="int4", method="gptg", out=tmp_path / "out")
     for asked in ({"to": "gguf", "weights": "int4"}, {"to": "onnx", "weights": "int8"}):
-        with pytest.raises(InputError, match="only int4 weights in ONNX files have a choice"):
+        with pytest.raises(InputError, match="only int4 in ONNX and compressed-tensors has a choice"):
             chipwise.export(model, group=64, out=tmp_path / "out", **asked)
+    assert not (tmp_path / "out").exists()
+
+
+def test_compressed_int4_is_what_was_packed(model, tmp_path) -> None:
+    """Eight values to an int32, the first in the lowest bits, 8 added to each; a scale in bfloat16 for 16 values."""
+    found = chipwise.export(model, to="vllm", weights="int4", group=16, out=tmp_path / "out", verify=False)
+    stored, (_, weights) = load_file(tmp_path / "out" / "model.safetensors"), load_pretrained(model)
+    place = "model.layers.1.self_attn.k_proj"
+    words, scales = stored[f"{place}.weight_packed"].numpy(), stored[f"{place}.weight_scale"]
+    assert (words.dtype, words.shape, scales.dtype) == (np.int32, (16, 4), torch.bfloat16)
+    assert stored[f"{place}.weight_shape"].tolist() == [16, 32]
+    values = (words.view(np.uint32)[..., None] >> np.arange(0, 32, 4, dtype=np.uint32) & 15).astype(int) - 8
+    restored = (values.reshape(16, 2, 16) * scales.float().numpy()[..., None]).reshape(16, 32)
+    wanted = nearest(weights["layers.1.attention.k.weight"], "int4", grid=Grid(block=16)).restored()
+    assert np.abs(restored - wanted).max() <= np.abs(wanted).max() / 2**8  # bfloat16 keeps 8 bits
+    config = json.loads((tmp_path / "out" / "config.json").read_text())
+    about = config["quantization_config"]
+    assert (about["quant_method"], about["format"]) == ("compressed-tensors", "pack-quantized")
+    assert about["ignore"] == ["lm_head", "model.embed_tokens"]
+    assert about["config_groups"]["group_0"]["weights"]["group_size"] == 16
+    assert sum(part.bytes for part in found.groups) == sum(tensor.nbytes for tensor in stored.values())
+    assert {part.format for part in found.groups} == {"int4", "bf16"}
+    assert sum(part.parameters for part in found.groups) == ARCH.parameters()
+    assert found.weights == "int4 head:bf16"
+    assert "not run in vLLM" in found.notes
+
+
+def test_compressed_fp8_rows_have_scales_of_their_own(model, text, tmp_path) -> None:
+    found = chipwise.export(
+        model, to="compressed-tensors", weights="fp8", data=str(text), out=tmp_path / "out", verify=False
+    )
+    stored, (_, weights) = load_file(tmp_path / "out" / "model.safetensors"), load_pretrained(model)
+    place, ours = "model.layers.0.mlp.down_proj", weights["layers.0.ffn.down.weight"]
+    codes, scales = stored[f"{place}.weight"], stored[f"{place}.weight_scale"].numpy()
+    assert codes.dtype == torch.float8_e4m3fn
+    assert np.allclose(scales[:, 0], np.abs(ours).max(axis=1) / 448)
+    assert np.abs(codes.float().numpy() * scales - ours).max() <= np.abs(ours).max() / 16
+    about = json.loads((tmp_path / "out" / "config.json").read_text())["quantization_config"]
+    assert about["config_groups"]["group_0"]["input_activations"]["strategy"] == "token"
+    assert list(found.quantiser.losses) == ["nearest"]
+    assert found.quantiser.losses["nearest"] > 0
+
+
+def test_what_compressed_tensors_cannot_hold_is_one_line(model, tmp_path) -> None:
+    with pytest.raises(Unsupported, match="rows of 32 values, no multiple of the groups of 64; choose other groups"):
+        chipwise.export(model, to="compressed-tensors", group=64, out=tmp_path / "out")
+    with pytest.raises(InputError, match="compressed-tensors is written symmetric"):
+        chipwise.export(model, to="compressed-tensors", symmetric=False, out=tmp_path / "out")
+    with pytest.raises(InputError, match="compressed-tensors is not written in 'int8'"):
+        chipwise.export(model, to="compressed-tensors", weights="int8", out=tmp_path / "out")
+    plain = replace(ARCH, layers=(replace(ARCH.layers[0], ffn=FeedForward(width=64, gated=False)), *ARCH.layers[1:]))
+    save_pretrained(plain, random_weights(plain, seed=0), None, tmp_path / "plain")
+    with pytest.raises(Unsupported, match="cannot be written as compressed-tensors; use --to"):
+        chipwise.export(tmp_path / "plain", to="compressed-tensors", out=tmp_path / "out")
     assert not (tmp_path / "out").exists()

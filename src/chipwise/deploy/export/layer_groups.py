@@ -20,10 +20,13 @@ _PARTS = (  # the first pattern that occurs in a weight's name decides
     ("conv", "convolutions"),
     ("attn_", "attention"),
     ("attention", "attention"),
+    ("self_attn", "attention"),
     ("cross", "attention to the image"),
     ("ffn", "feed-forward"),
+    ("mlp", "feed-forward"),
     ("token_embd", "token table"),
     ("embedding", "token table"),
+    ("embed_tokens", "token table"),
     ("output", "head"),
     ("head", "head"),
     ("stem", "stem"),
@@ -60,6 +63,26 @@ def groups_of_gguf(path: Path) -> list[LayerGroup]:
         number = int(name.split(".")[1]) if name.startswith("blk.") else None
         count = math.prod(int(size) for size in tensor.shape)
         found.append(_Stored(name, number, tensor.tensor_type.name, count, int(tensor.n_bytes)))
+    return list(_grouped(found, tied="token table and head" if tied else None))
+
+
+def groups_of_compressed(path: Path) -> list[LayerGroup]:
+    """The groups of a file of compressed-tensors, whose scales belong to their matrices."""
+    from safetensors import safe_open
+
+    found = []
+    with safe_open(path, framework="pt") as file:
+        names = set(file.keys())
+        for name in names:
+            tensor = file.get_tensor(name)
+            place, _, part = name.rpartition(".")
+            narrow = "int4" if f"{place}.weight_packed" in names else "fp8"
+            kind = narrow if f"{place}.weight_scale" in names else "bf16"
+            each = {"weight_packed": 8, "weight": 1}.get(part, 0 if kind == narrow else 1)
+            number = int(name.split(".")[2]) if ".layers." in name else None
+            found.append(_Stored(name, number, kind, tensor.numel() * each, tensor.nbytes))
+    found.sort(key=lambda item: (-1 if item.layer is None else item.layer, item.name))
+    tied = "lm_head.weight" not in {item.name for item in found}
     return list(_grouped(found, tied="token table and head" if tied else None))
 
 

@@ -15,7 +15,7 @@ from chipwise.core.record import Record
 from chipwise.deploy.export.gguf_read import read
 from chipwise.deploy.export.hf import modelling_of
 from chipwise.deploy.runtimes import llama_server
-from chipwise.errors import ChipwiseError, SpecError
+from chipwise.errors import ChipwiseError, SpecError, Unsupported
 from chipwise.model.arch.arch import ArchSpec
 from chipwise.model.arch.design import Design
 from chipwise.model.kinds.form import MOST_TOKENS
@@ -123,7 +123,10 @@ def transformers_parity(folder: Path, arch: ArchSpec, weights: Weights, tokens: 
     named = [name for name in Record.read(folder / "config.json").record("auto_map") if name != "AutoConfig"]
     transformers.utils.logging.disable_progress_bar()
     auto = getattr(transformers, named[0] if named else modelling_of(arch).auto)
-    model = auto.from_pretrained(folder, trust_remote_code=True).eval()
+    try:
+        model = auto.from_pretrained(folder, trust_remote_code=True, dtype=torch.float32).eval()
+    except ImportError as error:
+        raise Unsupported(f"transformers cannot load the folder here: {str(error).splitlines()[0]}") from None
     inputs = sample_inputs(arch, tokens)
     with torch.no_grad():
         made = model(*tensors(inputs))

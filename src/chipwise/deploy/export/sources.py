@@ -22,12 +22,15 @@ from chipwise.model.arch.design import Design
 from chipwise.model.blocks.quantize import NEAREST, Packing
 from chipwise.model.kinds.table import form_of
 from chipwise.model.published.families import without_folder
+from chipwise.model.published.write import family_of
 from chipwise.model.walk.built import require_built
 
+COMPRESSED = "compressed-tensors"
 FORMATS = {
     "gguf": ("fp32", "fp16", "bf16", "int8", "int4"),
     "onnx": ("fp32", "int8", "int4"),
     "hf": ("fp32",),
+    COMPRESSED: ("fp8", "int4"),
 }
 """Weight formats that can be written, by file format."""
 ALIASES = {"q8_0": "int8", "q4_0": "int4 head:int8", "f16": "fp16", "f32": "fp32"}
@@ -85,7 +88,7 @@ def holding(arch: ArchSpec) -> list[str]:
         with suppress(Unsupported):
             layout(arch)
             found.append("gguf")
-        return sorted(found)
+        return sorted(found) + ([COMPRESSED] if family_of(arch) is not None else [])
     return []
 
 
@@ -170,4 +173,3 @@ def _beside(source: Source) -> dict[str, bytes]:
 
 
 Writer = Callable[[Source, Design, Path, Packing], tuple[list[str], list[str]]]
-WRITERS: Mapping[str, Writer] = {"gguf": write_gguf, "onnx": write_onnx, "hf": write_hf}

@@ -3,36 +3,40 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
 from chipwise.core.arrays import AnyArray
 from chipwise.core.files import build, read_json
-from chipwise.deploy.export.parity import in_torch, tensors
 from chipwise.deploy.export.sources import Source
 from chipwise.design.phases.one_model import data_of, opened
 from chipwise.design.run.folder import holds_run
 from chipwise.design.run.spec import RunSpec, load_run
 from chipwise.design.run.start_spec import any_spec
 from chipwise.errors import InputError
+from chipwise.model.arch.arch import ArchSpec
 from chipwise.model.blocks.quantize import Packing
 from chipwise.model.kinds.table import form_of
 from chipwise.model.walk.calibration import Judge
-from chipwise.model.walk.module import matrix_inputs
+from chipwise.model.walk.module import load, matrix_inputs, round_inputs
 from chipwise.training.data.recipe import Recipe
 from chipwise.training.data.text import load_corpus
 from chipwise.training.data.tokenizer import load_tokenizer
 from chipwise.training.loop.evaluate import calibrated
 from chipwise.training.loop.origin import data_spec
 
+if TYPE_CHECKING:
+    from torch import nn
+
 TEXTS, TOKENS = 128, 128  # texts of each part, and most tokens of a text
 Data = str | Path | Sequence[str | Path] | None
 
 
-def calibration(source: Source, place: Path, data: Data) -> tuple[Packing, Judge] | None:
+def calibration(source: Source, place: Path, data: Data, *, fp8: bool = False) -> tuple[Packing, Judge] | None:
     """The inputs of a model's matrices on calibration data, and the loss of rounded weights on other data.
 
     For a run's data the loss is that of training; for texts it is the mean divergence from the original's outputs.
@@ -41,6 +45,7 @@ def calibration(source: Source, place: Path, data: Data) -> tuple[Packing, Judge
         source: The model.
         place: The folder or file that it was read from.
         data: A run file, text files, or a text source; None: the data of the run that the model won.
+        fp8: Whether the judged model also rounds activations to fp8.
 
     Returns:
         None if there is no data.
@@ -48,9 +53,11 @@ def calibration(source: Source, place: Path, data: Data) -> tuple[Packing, Judge
     Raises:
         InputError: The model has no tokenizer for texts, or does not fit the run's data.
     """
+    prepare = round_inputs if fp8 else None
     if (run := _run_of(place, data)) is not None:
         task = opened(run, data_of(place, run), source.arch)
-        return calibrated(source.arch, source.weights, task.data(source.arch), build(Recipe, dict(task.recipe)))
+        file, recipe = task.data(source.arch), build(Recipe, dict(task.recipe))
+        return calibrated(source.arch, source.weights, file, recipe, prepare=prepare)
     if data is None:
         return None
     if not isinstance(source.tokenizer, Path) or not source.arch.vocab_size:
@@ -59,14 +66,25 @@ def calibration(source: Source, place: Path, data: Data) -> tuple[Packing, Judge
     corpus = load_corpus(spec, base=base)
     longest = min(TOKENS, source.arch.max_tokens)
     given, judged = ([*_encoded(source.tokenizer, part, longest)] for part in (corpus.train, corpus.validation))
-    inputs = matrix_inputs(source.arch, source.weights, lambda model: [model(*tensors([each])) for each in given])
-    wanted = [in_torch(source.arch, source.weights, [each]) for each in judged]
-    logits = form_of(source.arch).outputs == "logits"
-    return Packing(inputs=inputs), lambda arch, weights: float(
-        np.mean(
-            [_divergence(in_torch(arch, weights, [x]), y, logits=logits) for x, y in zip(judged, wanted, strict=True)]
-        )
-    )
+    inputs = matrix_inputs(source.arch, source.weights, lambda model: [_outputs(model, each) for each in given])
+    original = load(source.arch, source.weights)
+    wanted, logits = [_outputs(original, each) for each in judged], form_of(source.arch).outputs == "logits"
+
+    def judge(arch: ArchSpec, weights: Mapping[str, AnyArray]) -> float:
+        model = load(arch, weights) if prepare is None else prepare(load(arch, weights))
+        pairs = zip((_outputs(model, each) for each in judged), wanted, strict=True)
+        return float(np.mean([_divergence(found, theirs, logits=logits) for found, theirs in pairs]))
+
+    return Packing(inputs=inputs), judge
+
+
+def _outputs(model: nn.Module, tokens: npt.NDArray[np.int64]) -> AnyArray:
+    """The model's outputs of one text."""
+    import torch
+
+    with torch.no_grad():
+        found = model(torch.from_numpy(tokens))
+    return np.asarray((found[0] if isinstance(found, tuple) else found).numpy())
 
 
 def _run_of(place: Path, data: Data) -> RunSpec | None:

@@ -16,9 +16,20 @@ from chipwise.core.results import Result
 from chipwise.core.version import VERSION
 from chipwise.deploy.export import parity
 from chipwise.deploy.export.exporters import check_memory
-from chipwise.deploy.export.layer_groups import LayerGroup, groups_of, groups_of_gguf
+from chipwise.deploy.export.hf_compressed import FILE, write_compressed
+from chipwise.deploy.export.layer_groups import LayerGroup, groups_of, groups_of_compressed, groups_of_gguf
 from chipwise.deploy.export.parity import Parity
-from chipwise.deploy.export.sources import ALIASES, FORMATS, WRITERS, Source, check_held
+from chipwise.deploy.export.sources import (
+    ALIASES,
+    COMPRESSED,
+    FORMATS,
+    Source,
+    Writer,
+    check_held,
+    write_gguf,
+    write_hf,
+    write_onnx,
+)
 from chipwise.deploy.runtimes import llama_server
 from chipwise.design.models.calibration_data import Data, calibration
 from chipwise.design.run.folder import holds_run
@@ -31,8 +42,18 @@ from chipwise.model.blocks.quantize import GRID, NEAREST, Grid, Packing
 from chipwise.model.walk.calibration import AUTO, Choice, choose, quantiser
 
 MANIFEST, SCHEMA = "export.json", "chipwise.export/1"
-USUAL = {"gguf": "fp16", "onnx": "fp32", "hf": "fp32"}  # default weight formats for models without one
-_OTHER_NAMES = {"ollama": "gguf", "llama.cpp": "gguf", "huggingface": "hf", "transformers": "hf", "onnxruntime": "onnx"}
+USUAL = {
+    "gguf": "fp16",
+    "onnx": "fp32",
+    "hf": "fp32",
+    COMPRESSED: "int4",
+}  # default weight formats for models without one
+WRITERS: Mapping[str, Writer] = {"gguf": write_gguf, "onnx": write_onnx, "hf": write_hf, COMPRESSED: write_compressed}
+"""The function that writes files of each type."""
+_OTHER_NAMES = {
+    **{"ollama": "gguf", "llama.cpp": "gguf", "huggingface": "hf", "transformers": "hf", "onnxruntime": "onnx"},
+    "vllm": COMPRESSED,
+}
 
 
 @dataclass(frozen=True, repr=False)
@@ -86,17 +107,18 @@ def export(
     Args:
         model: A run's folder (its winner is written), a winner's folder, a Hugging Face folder with weights, or a
             ``.gguf`` file.
-        to: ``gguf`` (llama.cpp, Ollama), ``onnx`` (ONNX Runtime) or ``hf`` (transformers).
-        weights: Weight format: ``fp32``, ``fp16``, ``bf16``, ``int8`` or ``int4``, if the file type has it; for GGUF
-            also ``q8_0`` and ``q4_0``; or one for each layer and the head (``int4/int8 head:int8``). Default: a
-            winner's own, else fp16 for GGUF and fp32 for the others.
+        to: ``gguf`` (llama.cpp, Ollama), ``onnx`` (ONNX Runtime), ``hf`` (transformers) or ``compressed-tensors``
+            (transformers, vLLM).
+        weights: Weight format: ``fp32``, ``fp16``, ``bf16``, ``int8``, ``fp8`` or ``int4``, if the file type has it;
+            for GGUF also ``q8_0`` and ``q4_0``; or one for each layer and the head (``int4/int8 head:int8``). Default:
+            a winner's own, else fp16 for GGUF, int4 for compressed-tensors and fp32 for the others.
         out: Folder to write: a new one, an empty one or an earlier export. Default: ``NAME-TO`` here, or
             ``RUN/export-TO`` for a run.
         verify: Whether to run the files and compare their outputs with those of torch.
         method: How narrow weights are rounded: ``nearest``, ``searched``, ``gptq``, or ``auto``: the one of least loss
             on calibration data; without such data, ``nearest``.
         data: Calibration data: text files, a text source, or a run file. Default: the data of a winner's run.
-        group: Values that share a scale in int4: 16, 32, 64 or 128 (ONNX only; GGUF has 32).
+        group: Values that share a scale in int4: 16, 32, 64 or 128 (GGUF has 32).
         symmetric: Whether zero is the middle integer of int4; otherwise each group stores its own (ONNX only).
 
     Raises:
@@ -116,20 +138,24 @@ def export(
     design = _design(source, chosen, None if winner is None else winner.design)
     check_held(design.arch, kind)
     grid = Grid(block=group, symmetric=symmetric)
-    if grid != GRID and (kind != "onnx" or "int4" not in design.formats.all):
-        raise InputError("group (--group), symmetric (--asymmetric): only int4 weights in ONNX files have a choice")
+    if grid != GRID and (kind not in ("onnx", COMPRESSED) or "int4" not in design.formats.all):
+        raise InputError(
+            "group (--group), symmetric (--asymmetric): only int4 in ONNX and compressed-tensors has a choice"
+        )
+    if kind == COMPRESSED and not symmetric:
+        raise InputError("symmetric (--asymmetric): int4 in compressed-tensors is written symmetric; ONNX has a choice")
     packing, choice = _packing(source, place, design, method, data, grid)
     with _staged(folder) as stage:
         files, notes = WRITERS[kind](source, design, stage, packing)
         sizes = {name: (stage / name).stat().st_size for name in files}
-        groups = groups_of_gguf(stage / files[0]) if kind == "gguf" else groups_of(design, grid)
+        groups = _groups(kind, stage, files, design, grid)
         verified, sample, why = _verified(kind, source, design, stage, notes) if verify else ([], "", [])
         found = Exported(
             folder=folder,
             to=kind,
             source=str(model),
             name=design.arch.name,
-            weights=design.weights,
+            weights=design.weights.replace("fp32", "bf16") if kind == COMPRESSED else design.weights,
             files=sizes,
             groups=tuple(groups),
             verified=tuple(verified),
@@ -141,21 +167,30 @@ def export(
     return found
 
 
+def _groups(kind: str, stage: Path, files: list[str], design: Design, grid: Grid) -> list[LayerGroup]:
+    if kind == "gguf":
+        return groups_of_gguf(stage / files[0])
+    return groups_of_compressed(stage / FILE) if kind == COMPRESSED else groups_of(design, grid)
+
+
 def _packing(
     source: Source, place: Path, design: Design, method: str, data: Data, grid: Grid
 ) -> tuple[Packing, Choice | None]:
-    """The packing of the weights, and how its quantiser was chosen; None if all weights are FP32 or wider than int8."""
-    if not {"int8", "int4"} & set(design.formats.all):
+    """The packing of the weights, and how its quantiser was chosen; None if nothing is rounded."""
+    if not (narrow := {"int8", "int4", "fp8"} & set(design.formats.all)):
         return NEAREST, None
     if method != AUTO:
         quantiser(method)
-    found = None if method == "nearest" else calibration(source, place, data)
+    found = None if method == "nearest" else calibration(source, place, data, fp8="fp8" in narrow)
     if found is None:
         if method not in (AUTO, "nearest"):
             raise InputError(f"method (--method): {method} needs calibration data; give texts or a run file: --data")
         return Packing(grid=grid), Choice(method="nearest", losses={}, cpu_s={})
     packing, judge = replace(found[0], grid=grid), found[1]
-    among = tuple(QUANTISERS) if method == AUTO else ("nearest", method)
+    if narrow == {"fp8"}:
+        among: tuple[str, ...] = ("nearest",)  # its scales follow from the largest value
+    else:
+        among = tuple(QUANTISERS) if method == AUTO else ("nearest", method)
     choice = choose(design, source.weights, packing, judge, among=among)
     choice = choice if method == AUTO else replace(choice, method=method)
     return replace(packing, quantiser=quantiser(choice.method)), choice
@@ -210,7 +245,7 @@ def _weights(kind: str, given: str | None, own: str | None) -> str:
     Raises:
         InputError: The name is unknown, or files of this kind do not have the format.
     """
-    if given is None and own is not None and kind != "hf":
+    if given is None and own is not None and kind not in ("hf", COMPRESSED):
         return own
     wanted = USUAL[kind] if given is None else given.strip().lower()
     wanted = ALIASES.get(wanted, wanted) if kind == "gguf" else wanted
@@ -224,6 +259,8 @@ def _weights(kind: str, given: str | None, own: str | None) -> str:
             raise InputError(f"weights (--weights): {kind} is not written in {short(name)}{where}; it has {has}")
         return name
 
+    if kind == COMPRESSED:
+        return f"{known(wanted)} head:fp32"  # the head is stored in bfloat16
     return renamed(wanted, known)
 
 
@@ -250,6 +287,7 @@ def _verified(
         "gguf": lambda: parity.gguf_parity(folder / "model.gguf", design, held),
         "onnx": lambda: ([parity.onnx_parity(folder / "model.onnx", arch, held, words())], ""),
         "hf": lambda: ([parity.transformers_parity(folder, arch, held, words())], ""),
+        COMPRESSED: lambda: ([parity.transformers_parity(folder, arch, held, words())], ""),
     }
     if kind == "gguf" and not llama_server.available():
         return [], "", ["not verified: pip install 'chipwise[all]' brings llama.cpp (xllamacpp)"]

@@ -22,6 +22,7 @@ from chipwise.model.blocks.quantize import GRID, Grid, Packed, Quantiser, levels
 DAMPING = 0.01  # added to the diagonal of H, as a share of its mean
 SWEEPS = 4  # times that each integer and each scale is chosen again after GPTQ
 FRACTIONS = np.linspace(0.6, 1.1, 21, dtype=np.float32)  # shares of a group's range that its levels may span
+FIXED = ("q8_0", "fp8")  # formats that are rounded to nearest: the scale follows from the largest value
 Inputs = Callable[[], Float32Array | None]
 
 
@@ -87,7 +88,7 @@ class _Rounding:
 
 def searched(matrix: Float32Array, form: str, *, inputs: Inputs = no_inputs, grid: Grid = GRID) -> Packed:
     """Rounds to nearest with the scales of least squared error, each input weighted by its second moment."""
-    if form == "q8_0":
+    if form in FIXED:
         return nearest(matrix, form)
     found = _Rounding.of(matrix, form, grid)
     importance = np.diag(_moments(inputs(), matrix.shape[1], found.matrix.shape[1])).copy()
@@ -100,9 +101,9 @@ def searched(matrix: Float32Array, form: str, *, inputs: Inputs = no_inputs, gri
 def gptq(matrix: Float32Array, form: str, *, inputs: Inputs = no_inputs, grid: Grid = GRID) -> Packed:
     """Minimises the loss of the outputs: GPTQ, then each integer and each scale in turn.
 
-    Without inputs, rounds with searched scales; q8_0, whose scales are fixed, is rounded to nearest.
+    Without inputs, rounds with searched scales.
     """
-    if form == "q8_0" or (given := inputs()) is None:
+    if form in FIXED or (given := inputs()) is None:
         return searched(matrix, form, grid=grid)
     found = _Rounding.of(matrix, form, grid)
     moments = _moments(given, matrix.shape[1], found.matrix.shape[1])

@@ -23,6 +23,17 @@ BLOCKS = (16, 32, 64, 128)  # sizes that ONNX Runtime's int4 kernel reads
 MOST_INT8 = 64
 
 
+def _e4m3() -> Float32Array:
+    """The values (256,) of the bytes of an E4M3 float: sign, 4 bits of exponent, 3 of mantissa; 127 and 255 are NaN."""
+    codes = np.arange(128)
+    exponent, mantissa = codes >> 3, (codes & 7) / 8
+    sizes = np.where(exponent == 0, mantissa * 2.0**-6, (1 + mantissa) * 2.0 ** (exponent - 7))
+    return np.concatenate([sizes, -sizes]).astype(np.float32)
+
+
+_E4M3 = _e4m3()
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Grid:
     """How int4 integers share scales. Other formats have one grid only.
@@ -48,8 +59,8 @@ class Packed:
     """A matrix (n, k) in a weight format: its stored integers and their scales."""
 
     form: str
-    values: AnyArray  # int8: (n, k); q8_0: (n, blocks, 32); int4: (n, blocks, block / 2), two to a byte
-    scales: Float32Array  # int8: (n,); otherwise (n, blocks)
+    values: AnyArray  # int8, fp8: (n, k); q8_0: (n, blocks, 32); int4: (n, blocks, block / 2), two to a byte
+    scales: Float32Array  # int8, fp8: (n,); otherwise (n, blocks)
     k: int
     zeros: npt.NDArray[np.uint8] | None = None  # int4: the stored nibble of zero (n, blocks); None: 8 everywhere
 
@@ -57,6 +68,8 @@ class Packed:
         """The dequantised matrix (n, k)."""
         if self.form == "int8":
             return np.asarray(self.values * self.scales[:, None], np.float32)
+        if self.form == "fp8":
+            return np.asarray(_E4M3[self.values] * self.scales[:, None], np.float32)
         if self.form == "q8_0":
             return _in_rows(self.values * self.scales[..., None], self.k)
         return dequantize_int4(self.values, self.scales, self.k, self.zeros)
@@ -76,7 +89,7 @@ class Quantiser(Protocol):
 
         Args:
             matrix: The weights.
-            form: ``int8`` (a scale for each row), ``int4`` or ``q8_0`` (for each block of 32 values).
+            form: ``int8`` or ``fp8`` (a scale for each row), ``int4`` or ``q8_0`` (for each block of values).
             inputs: Returns the inputs of the matrix on calibration batches (rows, k); None without calibration. The
                 batches run on the first call.
             grid: The blocks of int4.
@@ -100,6 +113,8 @@ def nearest(
         return Packed(form, *quantize_q8_0(matrix), matrix.shape[1])
     if form == "int8":
         return Packed(form, *quantize_int8(matrix), matrix.shape[1])
+    if form == "fp8":
+        return Packed(form, *quantize_fp8(matrix), matrix.shape[1])
     blocks = _blocks(matrix, size)
     if grid.symmetric:
         values, scales = _round_blocks(blocks)
@@ -135,8 +150,8 @@ def pack_integers(
 
 def _checked(form: str, grid: Grid) -> int:
     """The values of ``form`` that share a scale, where these are blocks."""
-    if form not in ("int8", "int4", "q8_0"):
-        raise Unsupported(f"weights cannot be rounded to {form!r}; choose int8 or int4 or q8_0")
+    if form not in (forms := ("int8", "int4", "q8_0", "fp8")):
+        raise Unsupported(f"weights cannot be rounded to {form!r}; choose {' or '.join(forms)}")
     return grid.block if form == "int4" else BLOCK
 
 
@@ -167,6 +182,15 @@ def quantize_int8(matrix: Float32Array) -> tuple[npt.NDArray[np.int8], Float32Ar
     scales = (np.abs(matrix).max(axis=1) / MOST_INT8).astype(np.float32)
     scales[scales == 0] = 1.0
     return np.round(matrix / scales[:, None]).astype(np.int8), scales
+
+
+def quantize_fp8(matrix: Float32Array) -> tuple[npt.NDArray[np.uint8], Float32Array]:
+    """Rows of ``matrix`` (n, k) as bytes of E4M3 floats, whose largest value is 448, and their scales (n,)."""
+    scales = (np.abs(matrix).max(axis=1) / _E4M3[126]).astype(np.float32)
+    scales[scales == 0] = 1.0
+    scaled = matrix / scales[:, None]
+    middles = (_E4M3[:126] + _E4M3[1:127]) / 2
+    return (np.searchsorted(middles, np.abs(scaled)) + np.where(scaled < 0, 128, 0)).astype(np.uint8), scales
 
 
 def quantize_int4(matrix: Float32Array) -> tuple[npt.NDArray[np.uint8], Float32Array]:

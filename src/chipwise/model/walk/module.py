@@ -87,6 +87,20 @@ def matrix_inputs(
     return lambda name: found().get(name)
 
 
+def round_inputs(model: nn.Module) -> nn.Module:
+    """``model`` whose layers' matrices multiply fp8 inputs, a scale for each position, as vLLM runs fp8 weights."""
+    import torch
+
+    def rounded(module: nn.Module, given: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...]:
+        scale = given[0].abs().amax(dim=-1, keepdim=True).clamp_min(1e-12) / 448
+        return ((given[0] / scale).to(torch.float8_e4m3fn).float() * scale, *given[1:])
+
+    for name, module in model.named_modules():
+        if isinstance(module, torch.nn.Linear) and name.startswith("layers."):
+            module.register_forward_pre_hook(rounded)
+    return model
+
+
 def _home(arch: ArchSpec) -> ModuleType:
     """The module of the kind. It needs torch, so it is imported on use."""
     return import_module(f"chipwise.model.kinds.{form_of(arch).module}")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -60,9 +60,18 @@ def quantised(model: Any, weight_format: str, packing: Packing = NEAREST) -> Any
 
 
 def calibrated(
-    arch: ArchSpec, weights: Weights, data: DataFile, recipe: Recipe, *, batches: int = BATCHES
+    arch: ArchSpec,
+    weights: Weights,
+    data: DataFile,
+    recipe: Recipe,
+    *,
+    batches: int = BATCHES,
+    prepare: Callable[[nn.Module], nn.Module] | None = None,
 ) -> tuple[Packing, Judge]:
-    """The inputs of matrices on the first batches of training data, and the mean loss on as many of the next ones."""
+    """The inputs of matrices on the first batches of training data, and the mean loss on as many of the next ones.
+
+    ``prepare`` changes the models that are judged.
+    """
     import torch
 
     @cache
@@ -75,8 +84,11 @@ def calibrated(
         with torch.no_grad():
             return [float(opened().loss(held, batch, torch.float32)) for batch in drawn]
 
-    packing = Packing(inputs=matrix_inputs(arch, weights, lambda model: losses(model, 0)))
-    return packing, lambda own, rounded: float(np.mean(losses(load(own, rounded), batches)))
+    def judge(own: ArchSpec, rounded: Weights) -> float:
+        model = load(own, rounded)
+        return float(np.mean(losses(model if prepare is None else prepare(model), batches)))
+
+    return Packing(inputs=matrix_inputs(arch, weights, lambda model: losses(model, 0))), judge
 
 
 def rounded(weight_NK: Tensor, weight_format: str, packing: Packing = NEAREST, name: str = "") -> Tensor:

@@ -93,7 +93,7 @@ def test_parts_of_a_gguf_file_by_hand(tmp_path: Path) -> None:
 
 
 def test_what_can_hold_a_model() -> None:
-    assert holding(ARCH) == ["gguf", "hf", "onnx"]
+    assert holding(ARCH) == ["gguf", "hf", "onnx", "compressed-tensors"]
     plain = replace(ARCH, layers=(replace(ARCH.layers[0], ffn=FeedForward(width=64, gated=False)),) * 3)
     assert holding(plain) == ["hf", "onnx"]
     check_held(plain, "onnx")

@@ -125,6 +125,19 @@ def test_a_format_that_is_none_is_refused(name: str) -> None:
         QUANTISERS[name](MATRIX, "int3", inputs=mixed_inputs, grid=GRID)
 
 
+def test_fp8_is_torchs_e4m3() -> None:
+    """All bytes but NaN mean the same, and values, largest 448, are rounded to the same bytes."""
+    codes = torch.arange(256, dtype=torch.uint8)
+    theirs = codes.view(torch.float8_e4m3fn).float().numpy()
+    ours = Packed("fp8", codes.numpy()[None], np.ones(1, np.float32), 256).restored()[0]
+    assert np.array_equal(np.delete(ours, [127, 255]), np.delete(theirs, [127, 255]))
+    values = np.random.default_rng(1).normal(size=(4, 500)).astype(np.float32)
+    values[:, 0] = 448
+    packed = nearest(values, "fp8")
+    assert np.array_equal(packed.scales, np.ones(4, np.float32))
+    assert np.array_equal(packed.restored(), torch.from_numpy(values).to(torch.float8_e4m3fn).float().numpy())
+
+
 @pytest.mark.parametrize("grid", GRIDS)
 @pytest.mark.parametrize("k", [80, 128])
 def test_onnx_runtime_multiplies_by_the_restored_matrix(grid: Grid, k: int) -> None:
