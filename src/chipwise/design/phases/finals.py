@@ -283,8 +283,16 @@ class Finals:
         if chosen_by_matrix(self._spec, self._target) and not item.notes.by_matrix:
             with storage(folder):
                 folder.mkdir(parents=True, exist_ok=True)
+            packing, _ = self._packing(self._trials[item.number], weights)
+            usual = "gptq" if self._spec.quantiser == AUTO else self._spec.quantiser
             chosen = select_formats(
-                item, weights, folder, spec=self._spec, data=self._data, predict=self._target.predict
+                item,
+                weights,
+                folder,
+                spec=self._spec,
+                data=self._data,
+                predict=self._target.predict,
+                packing=replace(packing, quantiser=quantiser(usual)),
             )
             self._trials.note(item.number, by_matrix=chosen)
             item = self._trials[item.number]

@@ -26,6 +26,7 @@ from chipwise.design.run.trials import Candidate
 from chipwise.design.targets.chance import Bounds
 from chipwise.design.targets.target import Target
 from chipwise.model.arch.design import Design
+from chipwise.model.blocks.quantize import NEAREST, Packing
 from chipwise.model.space.space_spec import SpaceSpec
 from chipwise.training.tasks.protocol import Exported, TaskData
 from chipwise.training.tasks.selective_precision import select
@@ -71,11 +72,18 @@ def opened_session(path: Path, spec: RunSpec) -> tuple[Session, AnyArray]:
 
 
 def select_formats(
-    item: Candidate, weights: Mapping[str, AnyArray], folder: Path, *, spec: RunSpec, data: TaskData, predict: Predict
+    item: Candidate,
+    weights: Mapping[str, AnyArray],
+    folder: Path,
+    *,
+    spec: RunSpec,
+    data: TaskData,
+    predict: Predict,
+    packing: Packing = NEAREST,
 ) -> Mapping[str, object]:
     """A :class:`~chipwise.training.tasks.selective_precision.Selection` for a trained candidate, as plain notes.
 
-    Uses the operator fusion that ``predict`` finds fastest.
+    Narrow matrices are rounded by ``packing``. Uses the operator fusion that ``predict`` finds fastest.
     """
     clock: Callable[[], float] = time.process_time  # process time excludes other programs
 
@@ -92,8 +100,11 @@ def select_formats(
         folder,
         opened=opened,
         judged=lambda design, path: (
-            data.losses(Exported(design=design, weights=weights, folder=folder), split="validation").loss
+            data.losses(
+                Exported(design=design, weights=weights, folder=folder, packing=packing), split="validation"
+            ).loss
         ),
+        packing=packing,
         forms=narrow_forms(spec.space),
         clock=lambda: clock(),
     )

@@ -11,7 +11,7 @@ References:
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,10 +21,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from chipwise.core.arrays import Float32Array
 from chipwise.design.shrink.forward import Weights, watching
 from chipwise.design.shrink.material import Examples
-from chipwise.design.shrink.sizes import Index, Sizes, blocks, whole_sizes
+from chipwise.design.shrink.sizes import Index, Sizes, blocks, generates, whole_sizes
 from chipwise.model.arch.arch import ArchSpec
+from chipwise.model.arch.formats import matrix_of
+from chipwise.model.walk.module import MOST_ROWS
 from chipwise.training.loop.checkpoint import read_state, write_state
 
 SCHEMA = "chipwise.statistics/1"
@@ -107,6 +110,31 @@ def gather(arch: ArchSpec, weights: Weights, examples: Examples) -> Statistics:
         moments={place: sums[f"{place}.moment"] / counts[f"{place}.sum"] for place in places},
         influence=tuple(float(sums[f"influence.{i}"]) / counts[f"influence.{i}"] for i in range(len(arch.layers))),
     )
+
+
+def matrix_inputs(arch: ArchSpec, weights: Weights, examples: Examples) -> dict[str, Float32Array]:
+    """The first inputs (rows, k) of each matrix on ``examples``, padding left out, by the weight's name."""
+    rows: dict[str, list[Tensor]] = {}
+    seen: dict[str, Tensor | None] = {}
+
+    def keep(name: str) -> Callable[[Tensor, Any], None]:
+        def record(given: Tensor, made: Tensor) -> None:
+            held, mask = rows.setdefault(name, []), seen["mask"]
+            x = made if name == "head.weight" else given
+            real = x[mask] if mask is not None and x.shape[:-1] == mask.shape else x.flatten(end_dim=-2)
+            held.append(real[: max(0, MOST_ROWS - sum(map(len, held)))].float())
+
+        return record
+
+    matrices = [name for name, value in weights.items() if value.ndim == 2 and matrix_of(name) is not None]
+    watch = {name.removesuffix(".weight"): keep(name) for name in matrices if not name.startswith("head.")}
+    if generates(arch):  # the head reads the last norm
+        watch["norm"] = keep("head.weight")
+    with torch.no_grad(), watching(arch, watch):
+        for seen["mask"], run in examples.passes(arch, weights):
+            run()
+    found = {name: torch.cat(held).numpy() for name, held in rows.items()}
+    return found | ({"embedding.weight": found["head.weight"]} if generates(arch) else {})
 
 
 def importance_order(arch: ArchSpec, weights: Weights, found: Statistics) -> dict[str, Index]:

@@ -252,12 +252,14 @@ def shrink_model(
 def _scores(work: Shrinking, material: TaskMaterial, cut: Cut, place: Path) -> tuple[TaskScore, TaskScore]:
     """Test scores of the exported graphs of cut and original."""
     design = Design(arch=cut.arch, weights=work.weight_format)
-    score = material.score(design, {name: value.numpy() for name, value in cut.weights.items()}, place)
+    packing = work.packing(cut.arch, cut.weights)
+    score = material.score(design, {name: value.numpy() for name, value in cut.weights.items()}, place, packing)
     material.promise(design, score, place / "model")
 
     def original() -> object:
         weights = {name: value.numpy() for name, value in work.original.items()}
-        return plain(material.score(Design(arch=work.arch, weights=work.weight_format), weights, work.state))
+        original = Design(arch=work.arch, weights=work.weight_format)
+        return plain(material.score(original, weights, work.state, work.packing(work.arch, work.original)))
 
     return score, TaskScore(**work.kept("original-score", original))
 

@@ -8,15 +8,17 @@ from __future__ import annotations
 
 import functools
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from chipwise.core import units
+from chipwise.core.arrays import AnyArray
 from chipwise.core.digest import digest, plain
 from chipwise.core.dtypes import dtype_of
 from chipwise.core.fields import convert
@@ -40,6 +42,7 @@ from chipwise.design.shrink.importance import (
     gather,
     importance_order,
     load_statistics,
+    matrix_inputs,
     reordered,
     repaired,
     save_statistics,
@@ -49,8 +52,10 @@ from chipwise.design.shrink.sizes import Sizes, compact, cut_arch, cut_weights, 
 from chipwise.errors import Infeasible
 from chipwise.model.arch.arch import ArchSpec
 from chipwise.model.arch.design import Design
+from chipwise.model.blocks.quantize import NEAREST, Packing
 from chipwise.model.nn.precision import Precision, kept_precision
 from chipwise.model.ops.workload import Workload
+from chipwise.model.walk.calibration import choose, quantiser
 from chipwise.training.loop.checkpoint import fingerprint
 
 Named = dict[str, Tensor]
@@ -259,7 +264,22 @@ class Shrinking:
         arrays = {name: value.numpy() for name, value in cut.weights.items()}
         design = Design(arch=cut.arch, weights=self.weight_format)
         self.material.write(design, arrays, place / "model")
-        export(design, arrays, place / "model.onnx")
+        export(design, arrays, place / "model.onnx", packing=self.packing(cut.arch, cut.weights))
+
+    def packing(self, arch: ArchSpec, weights: Named) -> Packing:
+        """How narrow weights are rounded: by the quantiser whose model is least distant from the original."""
+        if self.weight_format == "fp32":
+            return NEAREST
+        inputs = matrix_inputs(arch, weights, self.material.examples)
+        packing = Packing(inputs=inputs.get)
+
+        def judge(own: ArchSpec, rounded: Mapping[str, AnyArray]) -> float:
+            tensors = {name: torch.from_numpy(value) for name, value in rounded.items()}
+            return self.judge(own, tensors)
+
+        arrays = {name: value.numpy() for name, value in weights.items()}
+        choice = choose(Design(arch=arch, weights=self.weight_format), arrays, packing, judge)
+        return replace(packing, quantiser=quantiser(choice.method))
 
     def measure(self, place: Path) -> tuple[Measurement, Measurement]:
         """Measures the cut's file and the original's in alternation.
@@ -284,7 +304,8 @@ class Shrinking:
         path = self.state / "original.onnx"
         if not path.exists():
             arrays = {name: value.numpy() for name, value in self.original.items()}
-            export(Design(arch=self.arch, weights=self.weight_format), arrays, path)
+            design = Design(arch=self.arch, weights=self.weight_format)
+            export(design, arrays, path, packing=self.packing(self.arch, self.original))
         return path
 
     def _choice(self, settings: CutSettings, pick: Callable[[Limits], Sizes]) -> Sizes:

@@ -32,6 +32,7 @@ from chipwise.design.shrink.material import OnPart
 from chipwise.errors import Unsupported
 from chipwise.model.arch.arch import ArchSpec
 from chipwise.model.arch.design import Design
+from chipwise.model.blocks.quantize import NEAREST, Packing
 from chipwise.model.kinds.table import form_of
 from chipwise.model.nn.precision import Precision, torch_dtype
 from chipwise.training.data.dataset import Dataset
@@ -174,9 +175,11 @@ class TaskMaterial:
             folder.mkdir(parents=True, exist_ok=True)
         self.data.ship(Exported(design=design, weights=weights, folder=folder.parent), folder, {})
 
-    def score(self, design: Design, weights: Mapping[str, AnyArray], folder: Path) -> TaskScore:
+    def score(
+        self, design: Design, weights: Mapping[str, AnyArray], folder: Path, packing: Packing = NEAREST
+    ) -> TaskScore:
         """Score of the exported graph on the test data, in the task's metric; ``folder`` is for temporary files."""
-        item = Exported(design=design, weights=weights, folder=folder)
+        item = Exported(design=design, weights=weights, folder=folder, packing=packing)
         return TaskScore.of(self.run, self.data.losses(item, split="test"), "test")
 
     def promise(self, design: Design, score: TaskScore, folder: Path) -> None:

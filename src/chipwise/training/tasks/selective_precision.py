@@ -20,6 +20,7 @@ from chipwise.core.files import storage
 from chipwise.deploy.export.onnx import export
 from chipwise.model.arch.design import Design
 from chipwise.model.arch.formats import by_matrix
+from chipwise.model.blocks.quantize import NEAREST, Packing
 from chipwise.model.walk.weights import matrices_of
 
 RUNS = 120  # passes of each of two files, in alternation
@@ -64,6 +65,7 @@ def select(
     judged: LossOfFile,
     forms: Sequence[str] = ("int8",),
     allowed: float = ALLOWED,
+    packing: Packing = NEAREST,
     clock: Callable[[], float] = time.perf_counter,
 ) -> Selection:
     """Tries each matrix in the narrow ``forms``, largest matrix first; keeps formats that are faster and lose little.
@@ -76,6 +78,7 @@ def select(
         evaluated: Returns the loss of a design and its file, such as 1 minus NDCG.
         forms: The narrow formats.
         allowed: Largest share of the FP32 file's quality (1 minus loss) that all narrow matrices together may lose.
+        packing: How narrow matrices are rounded.
         clock: Returns the time in seconds.
 
     Raises:
@@ -88,7 +91,7 @@ def select(
     def made(formats: Mapping[str, str], name: str) -> Path:
         path = folder / f"selective-{name}.onnx"
         with storage(path):
-            return export(design(formats), weights, path)
+            return export(design(formats), weights, path, packing=packing)
 
     plain = made({}, "fp32")
     try:

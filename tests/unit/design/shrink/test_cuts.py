@@ -13,7 +13,7 @@ from chipwise.api.testing.specs import toy_arch
 from chipwise.deploy.export.hf import load_pretrained
 from chipwise.deploy.export.onnx import random_weights
 from chipwise.design.shrink.forward import states, watching
-from chipwise.design.shrink.importance import gather, importance_order, reordered, repaired
+from chipwise.design.shrink.importance import gather, importance_order, matrix_inputs, reordered, repaired
 from chipwise.design.shrink.sizes import (
     Sizes,
     compact,
@@ -28,9 +28,11 @@ from chipwise.design.shrink.texts import Texts
 from chipwise.errors import SpecError, Unsupported
 from chipwise.model.arch.arch import ArchSpec
 from chipwise.model.arch.ends import Pooler
+from chipwise.model.arch.formats import matrix_of
 from chipwise.model.kinds.encoder.form import ENCODER, without_head
 from chipwise.model.kinds.encoder.module import Encoder
 from chipwise.model.kinds.text.module import Transformer
+from chipwise.model.walk.module import matrix_inputs as module_inputs
 from chipwise.model.walk.weights import weight_shapes
 
 Named = dict[str, torch.Tensor]
@@ -224,3 +226,22 @@ def test_convolutions_follow_their_blocks() -> None:
     assert sub.layers[0].ffn_conv == 0
     assert sub.layers[0].attention_conv == 3
     assert {name: tuple(value.shape) for name, value in part.items()} == weight_shapes(sub)
+
+
+def test_inputs_of_matrices_are_those_of_each_text_alone(model) -> None:
+    """Padding is left out: second moments of the inputs are those of passes over single texts without padding."""
+    arch, weights = model
+    held = texts(12)
+
+    def alone(module: torch.nn.Module) -> None:
+        for number in range(len(held)):
+            module(torch.from_numpy(held.tokens[held.starts[number] : held.starts[number + 1]])[None])
+
+    wanted = module_inputs(arch, {name: value.numpy() for name, value in weights.items()}, alone)
+    found = matrix_inputs(arch, weights, held)
+    names = [name for name in weights if matrix_of(name) is not None]
+    assert set(names) <= set(found)
+    for name in names:
+        theirs = wanted(name)
+        assert found[name].shape == theirs.shape
+        assert np.allclose(found[name].T @ found[name], theirs.T @ theirs, rtol=1e-3, atol=1e-2), name

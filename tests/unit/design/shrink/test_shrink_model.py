@@ -30,6 +30,7 @@ from chipwise.design.shrink.texts import Texts, make_targets
 from chipwise.errors import Infeasible, InputError, SpecError, StudyError, TrainingDiverged, UnknownName
 from chipwise.model.kinds.encoder.form import without_head
 from chipwise.model.ops.workload import Workload
+from chipwise.model.walk.calibration import Choice, choose
 
 QUICK = Healing(steps=20, rate=2e-3, warmup_steps=2, batch_tokens=256)
 
@@ -346,3 +347,21 @@ def test_the_time_left_is_that_of_the_stage_at_its_pace(capsys) -> None:
     lines = capsys.readouterr().err.splitlines()
     assert lines[1].strip() == "original on training data: 10 of 86"
     assert lines[2].strip() == "original on training data: 14 of 86, about 2 min 24 s left"
+
+
+def test_narrow_cuts_are_rounded_by_the_quantiser_of_least_distance(bert, tmp_path, monkeypatch) -> None:
+    """All quantisers are judged by the distance from the original; the least distant one packs the file."""
+    chosen = []
+
+    def noted(*given: object, **named: object) -> Choice:
+        chosen.append(choose(*given, **named))
+        return chosen[-1]
+
+    monkeypatch.setattr(stages, "choose", noted)
+    found = shrunk(bert, **settings(tmp_path, weights="int4", latency="70 %"))
+    assert (found.folder.parent / "model.onnx").is_file()
+    for choice in chosen:
+        assert list(choice.losses) == ["nearest", "searched", "gptq"]
+        assert choice.losses[choice.method] == min(choice.losses.values())
+        assert choice.losses["gptq"] < choice.losses["nearest"]
+    assert chosen
