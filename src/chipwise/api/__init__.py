@@ -23,6 +23,7 @@ if TYPE_CHECKING:
         estimate_table,
         estimate_training,
     )
+    from chipwise.api.quantizing import quantize
     from chipwise.api.runs import evaluate, export_subnetwork, quality, report, search, shrink, train
     from chipwise.api.serving import agent_loop, plan, simulate
     from chipwise.api.specs import load_run, lower, resolve, uniform
@@ -97,6 +98,7 @@ __all__ = [
     "models_on",
     "plan",
     "quality",
+    "quantize",
     "report",
     "resolve",
     "runtimes",

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from chipwise.api.runs import compare_runs, run_folder
     from chipwise.api.whole_runs import law_of
     from chipwise.deploy.calibrate.efficiency import Efficiency
+    from chipwise.deploy.graphs.inputs import parse_shapes, parse_values
     from chipwise.deploy.measure.store import MeasurementStore, Stored
     from chipwise.deploy.measure.sustained import Sustained
     from chipwise.deploy.teach.machine import Taught
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from chipwise.design.models.measured_parts import MeasuredParts, comes_in_parts
     from chipwise.design.phases.one_model import TaskScore, TaskTrained, run_of
     from chipwise.design.phases.overview import Overview, overview_of, profile_of
+    from chipwise.design.quantize.onnx_file import QuantisedFile
     from chipwise.design.report import two_runs, unmet
     from chipwise.design.report.facts import contenders, without_search
     from chipwise.design.report.tables import constraint_table, final_table

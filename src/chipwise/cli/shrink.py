@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import sys
-import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated
 
@@ -12,8 +10,8 @@ import typer
 
 from chipwise import api
 from chipwise.api import answers
-from chipwise.cli import completion
-from chipwise.cli.output import json_of, notices, print_table, put, refuse, say
+from chipwise.cli import completion, stages
+from chipwise.cli.output import json_of, print_table, put, refuse, say
 from chipwise.core import units
 from chipwise.core.layout import Column, Table
 
@@ -96,7 +94,7 @@ def command(
             out=out,
             resume=resume,
             seed=seed,
-            on_progress=_silent if as_json else _Progress(),
+            on_progress=stages.silent if as_json else stages.Progress(),
         )
     except KeyboardInterrupt:
         print("stopped; the state is saved, continue with --resume", file=sys.stderr)
@@ -130,42 +128,3 @@ def _print(found: answers.Shrunk) -> None:
     if found.latency is not None and not found.latency.clean:
         say(f"unclean: {'; '.join(found.latency.reasons)}; trust the share rather than the times")
     put(f"model: {found.folder}")
-
-
-def _silent(stage: str, done: int, total: int) -> None:
-    """Prints nothing."""
-
-
-class _Progress:
-    """A line that is redrawn in a terminal; elsewhere one line per stage and every ten seconds.
-
-    The remaining time is that of the current stage, at its speed since this call began.
-    """
-
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        self._stage, self._printed_s, self._clock = "", 0.0, clock
-        self._began = (0.0, 0)  # at the start of the stage: time, and work done before
-
-    def __call__(self, stage: str, done: int, total: int) -> None:
-        now = self._clock()
-        if stage != self._stage:
-            self._began = (now, done)
-        if not notices.is_terminal and stage == self._stage and now - self._printed_s < 10:
-            return
-        if notices.is_terminal and self._stage and stage != self._stage:
-            print(file=sys.stderr)
-        self._stage, self._printed_s = stage, now
-        end = "\r" if notices.is_terminal else "\n"
-        print(
-            f"{stage}: {done:,} of {total:,}{self._left(now, done, total)}".ljust(70),
-            end=end,
-            file=sys.stderr,
-            flush=True,
-        )
-
-    def _left(self, now: float, done: int, total: int) -> str:
-        began_s, before = self._began
-        if done <= before or done >= total:
-            return ""
-        left_s = (now - began_s) / (done - before) * (total - done)
-        return f", about {units.show(left_s, 'time', digits=2)} left"

@@ -33,7 +33,7 @@ def ends(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], *a
         ("explain", "the argument MODEL is missing (see chipwise explain --help)"),
         ("evaluate folder", "the option --task is missing (see chipwise evaluate --help)"),
         ("estmate gpt2", "there is no command 'estmate'; did you mean 'estimate'"),
-        ("quantize gpt2", "there is no command 'quantize'; did you mean 'export'? (see chipwise --help)"),
+        ("quantise gpt2", "there is no command 'quantise'; did you mean 'quantize'? (see chipwise --help)"),
         ("convert gpt2", "there is no command 'convert'; did you mean 'export'? (see chipwise --help)"),
         ("recommend gpt2", "there is no command 'recommend'; did you mean 'compare'?"),
         ("bench gpt2", "there is no command 'bench'; did you mean 'measure'?"),

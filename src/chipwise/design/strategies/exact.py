@@ -10,9 +10,12 @@ References:
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import math
-from collections.abc import Mapping, Sequence
+import os
+import sys
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -55,13 +58,28 @@ def choose(parts: Sequence[Sequence[Option]], limits: Mapping[str, float]) -> li
         rules.append(LinearConstraint(costs[None] / scale, -np.inf, limit / scale))
     losses = np.array([option.loss for option in flat])
     spread = float(np.ptp(losses)) or 1.0
-    found = milp(losses / spread, constraints=rules, integrality=np.ones(len(flat)), bounds=Bounds(0, 1))
+    with _solver_unheard():
+        found = milp(losses / spread, constraints=rules, integrality=np.ones(len(flat)), bounds=Bounds(0, 1))
     if found.status == 2:
         raise Infeasible(f"no choice keeps all limits together ({', '.join(limits)}); loosen one")
     if found.x is None:
         raise Infeasible(f"the solver gave up: {found.message}")
     starts = np.concatenate([[0], np.cumsum([len(part) for part in parts])])
     return [int(np.argmax(found.x[a:b])) for a, b in itertools.pairwise(starts)]
+
+
+@contextlib.contextmanager
+def _solver_unheard() -> Iterator[None]:
+    """Keeps lines that HiGHS prints for its own developers off standard output, where commands print JSON."""
+    sys.stdout.flush()
+    kept, nowhere = os.dup(1), os.open(os.devnull, os.O_WRONLY)
+    try:
+        os.dup2(nowhere, 1)
+        yield
+    finally:
+        os.dup2(kept, 1)
+        os.close(kept)
+        os.close(nowhere)
 
 
 def _check(parts: Sequence[Sequence[Option]], limits: Mapping[str, float]) -> None:

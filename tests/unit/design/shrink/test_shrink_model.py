@@ -14,7 +14,7 @@ from transformers import AutoModel, AutoModelForCausalLM
 from typer.testing import CliRunner
 
 from chipwise.cli.app import app
-from chipwise.cli.shrink import _Progress
+from chipwise.cli.stages import Progress
 from chipwise.deploy.export.hf import load_pretrained
 from chipwise.deploy.runtimes.onnxruntime import OnnxEncoder
 from chipwise.design.shrink import stages, text_material
@@ -339,7 +339,7 @@ def test_statistics_are_kept_and_a_damaged_file_holds_none(tmp_path) -> None:
 def test_the_time_left_is_that_of_the_stage_at_its_pace(capsys) -> None:
     """Found at 10 of 86; 4 more took 8 s, so the other 72 take 144 s."""
     now = iter([0.0, 100.0, 108.0])
-    show = _Progress(clock=lambda: next(now))
+    show = Progress(clock=lambda: next(now))
     show("time blocks", 0, 5)
     show("original on training data", 10, 86)
     show._printed_s = -100.0

@@ -1,0 +1,114 @@
+"""Sessions of any ONNX graph in ONNX Runtime on the CPU: outputs for given data, times, and a profile by operator.
+
+Runs in child processes, because a graph can crash the runtime.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TypeAlias
+
+import numpy as np
+import onnxruntime as ort
+
+from chipwise.core.arrays import AnyArray, Float64Array
+from chipwise.deploy.graphs.inputs import Feed
+from chipwise.deploy.runtimes.onnx_session import open_file, session_options
+from chipwise.errors import MeasurementError
+
+Session: TypeAlias = ort.InferenceSession
+SETTLED = 3  # untimed passes before timing
+FEWEST, MOST = 15, 3000  # timed passes of each of two files
+
+
+def opened(path: str | Path, *, threads: int, profile_to: str | None = None, fused: bool = True) -> Session:
+    """A session with all of the runtime's optimisations, or with none.
+
+    Raises:
+        MeasurementError: The runtime refuses the file.
+    """
+    options = session_options(threads)
+    level = ort.GraphOptimizationLevel
+    options.graph_optimization_level = level.ORT_ENABLE_ALL if fused else level.ORT_DISABLE_ALL
+    if profile_to is not None:
+        options.enable_profiling, options.profile_file_prefix = True, profile_to
+    return open_file(path, options)
+
+
+def outputs(session: Session, feed: Feed, path: str | Path) -> dict[str, AnyArray]:
+    """Arrays of all outputs, by name.
+
+    Raises:
+        MeasurementError: The runtime cannot run the graph with this data.
+    """
+    names = [item.name for item in session.get_outputs()]
+    try:
+        return dict(zip(names, map(np.asarray, session.run(names, feed)), strict=True))
+    except Exception as error:  # the runtime's errors have no common base class
+        shapes = ", ".join(f"{name} {array.shape}" for name, array in feed.items())
+        reason = str(error).strip().splitlines()[0][:300]
+        raise MeasurementError(f"{path}: ONNX Runtime failed with {shapes}: {reason}") from None
+
+
+def clock_for(threads: int) -> Callable[[], float]:
+    """Time of this thread alone with one thread, which other programs do not disturb; else the clock on the wall."""
+    return time.thread_time if threads == 1 else time.perf_counter
+
+
+def paired_s(
+    first: Session, second: Session, feeds: Sequence[Feed], *, seconds: float, threads: int
+) -> tuple[Float64Array, Float64Array]:
+    """Seconds of each pass of two sessions in alternation, for about ``seconds`` in all; each pair has one feed."""
+    clock = clock_for(threads)
+    for _ in range(SETTLED):
+        for session in (first, second):
+            session.run(None, feeds[0])
+    found: tuple[list[float], list[float]] = ([], [])
+    until = time.perf_counter() + seconds
+    for i in range(MOST):
+        if time.perf_counter() > until and i >= FEWEST:
+            break
+        feed = feeds[i % len(feeds)]
+        for which in (i % 2, 1 - i % 2):
+            begun = clock()
+            (first, second)[which].run(None, feed)
+            found[which].append(clock() - begun)
+    return np.array(found[0]), np.array(found[1])
+
+
+def profile(
+    path: str | Path, feed: Feed, *, threads: int, folder: Path, fused: bool = True, passes: int = 20
+) -> list[dict[str, object]]:
+    """Operators by time as the runtime runs them after its fusions: name, type, median seconds, shapes in and out."""
+    session = opened(path, threads=threads, profile_to=str(folder / "profile"), fused=fused)
+    for _ in range(passes + SETTLED):
+        session.run(None, feed)
+    written = Path(session.end_profiling())
+    events = json.loads(written.read_text(encoding="utf-8"))
+    written.unlink()
+    seconds: dict[str, list[float]] = {}
+    about: dict[str, dict[str, object]] = {}
+    for event in events:
+        told = event.get("args", {})
+        if event.get("cat") != "Node" or not event["name"].endswith("_kernel_time"):
+            continue
+        name = event["name"].removesuffix("_kernel_time")
+        seconds.setdefault(name, []).append(event["dur"] / 1e6)
+        about[name] = {
+            "operator": told.get("op_name", ""),
+            "inputs": _shapes(told.get("input_type_shape", [])),
+            "outputs": _shapes(told.get("output_type_shape", [])),
+        }
+    calls = passes + SETTLED
+    rows = [
+        {"node": name, **about[name], "seconds": float(np.median(found)) * max(1, round(len(found) / calls))}
+        for name, found in seconds.items()
+    ]
+    return sorted(rows, key=lambda row: -float(str(row["seconds"])))
+
+
+def _shapes(told: Sequence[dict[str, list[int]]]) -> list[list[int]]:
+    return [shape for item in told for shape in item.values()]

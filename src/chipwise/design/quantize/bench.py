@@ -1,0 +1,174 @@
+"""Makes, runs and times files in a child process, and keeps every answer, so that a stopped run can go on."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TypedDict, TypeVar
+
+import numpy as np
+
+from chipwise.core.arrays import AnyArray
+from chipwise.core.digest import digest, plain
+from chipwise.core.files import build, read_mapping, storage, write_json
+from chipwise.core.workers import WorkerPool
+from chipwise.deploy.graphs.inputs import Samples, write_arrays
+from chipwise.design.quantize.node_formats import Formats, Product
+from chipwise.design.quantize.worker import Setup
+from chipwise.errors import MeasurementError, StudyError
+
+T = TypeVar("T")
+SILENT_S = 900.0  # after which a job counts as hung
+STATE = "state.json"
+
+
+class Prepared(TypedDict):
+    """The products of a prepared graph, as plain data."""
+
+    products: list[dict[str, object]]
+    note: str
+
+
+class Bench:
+    """One child process and the answers so far. Close it, or use it as a context manager.
+
+    Args:
+        folder: Folder for files and answers.
+        identity: Digest of everything that the answers depend on.
+        setup: What the child's jobs share.
+        samples: The data.
+        resume: Whether to use the answers of an earlier run in the folder.
+
+    Raises:
+        StudyError: The folder holds another run, or this one and ``resume`` is not given.
+    """
+
+    def __init__(self, folder: Path, identity: str, setup: Setup, samples: Samples, *, resume: bool) -> None:
+        self.folder, self._setup = folder, setup
+        self._state = folder / STATE
+        self._kept: dict[str, dict[str, object]] = {}
+        if self._state.exists():
+            held = read_mapping(self._state)
+            if held.get("identity") != identity:
+                raise StudyError(
+                    f"{folder}: holds a run of another file, data or settings; remove it or name another --out"
+                )
+            if not resume:
+                raise StudyError(f"{folder}: holds this run, unfinished; go on with --resume, or remove the folder")
+            self._kept = plain(held["answers"])
+        self._identity = identity
+        with storage(folder):
+            folder.mkdir(parents=True, exist_ok=True)
+            arrays = {f"{i}/{name}": array for i, feed in enumerate(samples.feeds) for name, array in feed.items()}
+            write_arrays(folder / "samples.npz", arrays)
+        command = [sys.executable, "-m", "chipwise.design.quantize.worker"]
+        environment = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"), str(setup["threads"]))
+        self._pool = WorkerPool(
+            command, 1, name="quantising process", silence_s=SILENT_S, setup=dict(setup), environment=environment
+        )
+
+    def __enter__(self) -> Bench:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._pool.close()
+
+    def ask(self, job: str, **fields: object) -> object:
+        """The child's answer to a job.
+
+        Raises:
+            MeasurementError: The job failed, or the child died in it.
+        """
+        self._pool.submit({"do": job, **fields})
+        for event in self._pool.events():
+            if event.kind == "result":
+                return plain(event.data)
+            if event.kind == "failed":
+                raise MeasurementError(str(event.data.get("message")))
+        raise MeasurementError("the quantising process gave no answer")
+
+    def once(self, key: str, answer: Callable[[], T]) -> T:
+        """The kept answer for ``key``; else that of ``answer()``, which is then kept. A failure is kept as well.
+
+        Raises:
+            MeasurementError: The answer fails, now or before.
+        """
+        if key not in self._kept:
+            try:
+                self._kept[key] = {"answer": answer()}
+            except MeasurementError as error:
+                self._kept[key] = {"error": str(error)}
+            write_json(self._state, {"identity": self._identity, "answers": self._kept})
+        if "error" in self._kept[key]:
+            raise MeasurementError(str(self._kept[key]["error"]))
+        found: T = plain(self._kept[key]["answer"])
+        return found
+
+    def products(self) -> tuple[list[Product], str]:
+        """The products of the prepared graph, and a note on what the runtime could not do.
+
+        Raises:
+            MeasurementError: The runtime cannot load the graph at all.
+        """
+        found = self.once("products", self._prepared)
+        if not Path(self._setup["prepared"]).exists():
+            self._prepared()
+        return [build(Product, each, field="products") for each in found["products"]], found["note"]
+
+    def _prepared(self) -> Prepared:
+        """Prepares the graph as far as the runtime can."""
+        wanted = bool(self._setup["shapes"])
+        note = ""
+        for optimise, fix in ((True, True), (True, False), (False, False)):
+            with contextlib.suppress(MeasurementError):
+                found: list[dict[str, object]] = plain(self.ask("prepare", optimise=optimise, fix=fix))
+                return {"products": found, "note": note}
+            note = "the runtime fails when " + ("open axes are fixed" if fix and wanted else "constants are folded")
+        found = plain(self.ask("prepare", optimise=False, fix=False))
+        return {"products": found, "note": note}
+
+    @contextlib.contextmanager
+    def file(self, formats: Formats) -> Iterator[str]:
+        """A file with these formats, removed afterwards.
+
+        Raises:
+            MeasurementError: It cannot be made.
+        """
+        if not formats:
+            yield self._setup["prepared"]
+            return
+        path = self.folder / f"{digest(dict(formats))}.onnx"
+        self.ask("make", formats=dict(formats), out=str(path))
+        try:
+            yield str(path)
+        finally:
+            path.unlink(missing_ok=True)
+
+    def outputs(self, model: str, samples: Sequence[int]) -> dict[int, dict[str, AnyArray]]:
+        """The outputs of a file for each of these samples.
+
+        Raises:
+            MeasurementError: The runtime cannot load or run it.
+        """
+        path = self.folder / "outputs.npz"
+        self.ask("outputs", model=model, samples=list(samples), out=str(path))
+        found: dict[int, dict[str, AnyArray]] = {i: {} for i in samples}
+        with np.load(path, allow_pickle=False) as held:
+            for key in held.files:
+                number, _, name = key.partition("/")
+                found[int(number)][name] = held[key]
+        path.unlink()
+        return found
+
+    def timed(self, first: str, second: str, samples: Sequence[int], seconds: float) -> Mapping[str, float]:
+        """See the child's ``time``."""
+        job = {"first": first, "second": second, "samples": list(samples), "seconds": seconds}
+        found: Mapping[str, float] = plain(self.ask("time", **job))
+        return found
+
+    def shares(self, sample: int) -> Mapping[str, float]:
+        """Seconds of each node of the prepared graph, without fusions."""
+        found: Mapping[str, float] = plain(self.ask("shares", model=self._setup["prepared"], sample=sample))
+        return found

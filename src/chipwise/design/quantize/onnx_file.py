@@ -1,0 +1,442 @@
+"""Finds the fastest form of an ONNX file on this machine whose outputs, or whose metric, stay within a loss.
+
+1. The runtime's uniform recipes are made, judged and timed in alternation with the original.
+2. For each product and each format that pays, the loss of that one product in that format is measured.
+3. The formats that save the most time for a budget of summed losses are chosen exactly; the largest budget whose file
+   keeps the limit is found by bisection on the file's measured loss.
+4. Single products are changed while that makes the file faster.
+5. The best files are timed against the original in fresh rounds, and judged on data that chose nothing.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+import shutil
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+
+from chipwise.core import units
+from chipwise.core.digest import digest, plain
+from chipwise.core.files import build, check_output, storage
+from chipwise.core.results import Result
+from chipwise.deploy.graphs.inputs import check_samples, samples_of, with_shapes
+from chipwise.deploy.graphs.reading import inputs_of
+from chipwise.deploy.kits.kits import sha256_of
+from chipwise.deploy.measure.harness import check_threads
+from chipwise.design.quantize.bench import Bench
+from chipwise.design.quantize.divergence import Judge, Loss, load_metric
+from chipwise.design.quantize.node_choices import Candidate, family, mixed, told, uniform
+from chipwise.design.quantize.node_formats import OPERATORS, STATIC, Formats
+from chipwise.design.quantize.worker import Setup
+from chipwise.errors import Infeasible, MeasurementError, SpecError
+
+LEAST_SAMPLES = 8
+CALIBRATED, SENSED, TIMED = 32, 24, 8  # samples for ranges, for losses of single products, and for timing
+TRY_S, FINAL_S, ROUNDS = 1.0, 2.5, 5  # seconds of passes of a pair while choosing and at the end; rounds at the end
+LEAST_WINS = 0.6  # share of pairs of passes in which a faster file wins
+LEAST_GAIN = 0.005  # of an operator's kind, as a share of the original's time; smaller ones are noise
+SLOWER = 1.05  # files that take this much longer are not judged
+BISECTIONS = 7
+REPEATABLE = 0.005  # least repeatability that is claimed, as a share
+Progress = Callable[[str, int, int], None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tried:
+    """A file that was tried: its time as a share of the original's, its loss on the data that chooses, and its size."""
+
+    recipe: str
+    uniform: bool
+    ratio: float | None = None  # None if it was not timed
+    loss: float | None = None
+    upper: float | None = None  # the bound that must keep the limit
+    size_bytes: int | None = None
+    error: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class QuantisedFile(Result):
+    """The fastest file within a loss, or none; times are CPU time with one thread, else wall time."""
+
+    source: str
+    file: str | None  # None if nothing beats the original
+    formats: str
+    limit: float
+    unit: str  # what a loss is
+    loss: float | None  # on data that chose nothing
+    upper: float | None  # of the data that chose
+    ratio: float  # measured time, as a share of the original's, the median of rounds
+    ratio_low: float
+    ratio_high: float
+    repeatability: float  # largest deviation from 1 of the original timed against itself, in as many rounds
+    original_s: float
+    original_bytes: int
+    size_bytes: int
+    choosing: int  # samples that chose
+    scored: int  # samples that did not
+    rounds: int
+    threads: int
+    tried: tuple[Tried, ...]
+    notes: tuple[str, ...] = ()
+
+    def headline(self) -> str:
+        """The verdict in one line."""
+        limit = f"{units.show(self.limit, 'share')} {self.unit}"
+        if self.file is None:
+            return (
+                f"no form of {self.source} within {limit} beats the original (repeatability {self.repeatability:.1%})"
+            )
+        return f"{self.file}: {self.ratio:.3f} of the original's time, loss {self.loss:.4f} (limit {limit})"
+
+    def rows(self) -> list[Mapping[str, object]]:
+        """One row for each file that was tried."""
+        return [plain(item) for item in self.tried]
+
+
+def quantize(
+    model: str | Path,
+    *,
+    data: str | Path,
+    loss: str | float = "<= 1 %",
+    metric: str | None = None,
+    shapes: Mapping[str, Sequence[int]] | None = None,
+    values: Mapping[str, float] | None = None,
+    out: str | Path | None = None,
+    threads: int = 1,
+    minutes: float = 10.0,
+    seed: int = 0,
+    resume: bool = False,
+    on_progress: Progress = lambda stage, done, total: None,
+) -> QuantisedFile:
+    """The fastest form of an ONNX file on this machine within a loss: number formats chosen by measured time and loss.
+
+    Half of the samples choose, the other half only score the result. If nothing beats the original, nothing is written.
+    Can be stopped and resumed; what is known so far is in a folder next to the output.
+
+    Args:
+        model: The ``.onnx`` file.
+        data: A ``.npz`` file that holds samples of each input along a first axis, or a folder of such files, one for
+            each sample. Further arrays, such as labels, are for the metric.
+        loss: Largest loss, such as ``<= 1 %``: of the metric's score; without a metric, the relative error of the worst
+            output, the divergence in nats of probabilities, or the share of whole numbers that differ.
+        metric: A function of a Python file, such as ``metric.py:score``, called as ``score(outputs, data)`` with a list
+            of arrays for each output and for each array of the data; more is better.
+        shapes: Sizes by which open axes of inputs are fixed in the written file.
+        values: Values to which inputs are fixed in the written file, which then ignores them.
+        out: The file to write. Default: ``NAME.quantised.onnx`` in the current folder.
+        threads: Threads of the runtime. With one, CPU time is measured, which other programs disturb little.
+        minutes: Most minutes for changes of single operators after the exact choice.
+        seed: Random seed of the split.
+        resume: Go on with a stopped run.
+        on_progress: Called with the stage, the finished steps and the total steps.
+
+    Raises:
+        InputError: The file, the data, the loss or the metric is wrong.
+        StudyError: The folder of the state holds another run, or this one and ``resume`` is not given.
+        MeasurementError: The runtime cannot run the original, or its outputs are not finite.
+        Unsupported: The graph has inputs that are no tensors, or more than 2 GB.
+    """
+    limit = parse_loss(loss)
+    source, target = Path(model), Path(out if out is not None else f"{Path(model).stem}.quantised.onnx")
+    check_output(target, source=source)
+    check_threads(threads)
+    values, fixed = dict(values or {}), {name: tuple(shape) for name, shape in (shapes or {}).items()}
+    inputs = with_shapes(source, inputs_of(source), fixed)
+    samples = samples_of(source, inputs, data, values, with_extra=metric is not None)
+    check_samples(samples, LEAST_SAMPLES, data)
+    judging = None if metric is None else load_metric(metric)
+    order = [int(i) for i in np.random.default_rng(seed).permutation(len(samples.feeds))]
+    half = len(order) // 2
+    choosing, scoring = order[:half], order[half:]
+    folder = target.with_name(f"{target.name}.state")
+    setup: Setup = {
+        "source": str(source.resolve()),
+        "prepared": str(folder / "prepared.onnx"),
+        "samples": str(folder / "samples.npz"),
+        "calibrated": choosing[:CALIBRATED],
+        "values": values,
+        "shapes": {name: list(shape) for name, shape in fixed.items()},
+        "threads": threads,
+        "folder": str(folder),
+    }
+    seen = [hash_of(samples.feeds), None if metric is None else [metric, sha256_of(Path(metric.rpartition(":")[0]))]]
+    identity = digest([sha256_of(source), seen, limit, values, setup["shapes"], threads, seed, minutes])
+    with Bench(folder, identity, setup, samples, resume=resume) as bench:
+        original = bench.outputs(str(source), order)
+        judge = Judge(original, samples, judging)
+        run = _Run(bench, judge, source, limit, choosing, minutes=minutes, on_progress=on_progress)
+        chosen = run.choose()
+        found = run.final(chosen, scoring, target, threads=threads)
+    shutil.rmtree(folder, ignore_errors=True)
+    return found
+
+
+def hash_of(feeds: Sequence[Mapping[str, np.ndarray]]) -> str:
+    """A digest of data."""
+    return digest(
+        [[name, array.shape, digest(array.tobytes().hex())] for feed in feeds for name, array in feed.items()]
+    )
+
+
+def parse_loss(loss: str | float) -> float:
+    """The largest loss as a share, from a text such as ``<= 1 %``.
+
+    >>> parse_loss("<= 1 %")
+    0.01
+
+    Raises:
+        SpecError: It is no share of at least 0.
+    """
+    found = units.parse_field(
+        re.sub(r"^\s*(<=|<|≤)\s*", "", loss) if isinstance(loss, str) else loss, "share", "--loss"
+    )
+    if not 0 <= found < math.inf:
+        raise SpecError(f"must be a share of at least 0, such as '<= 1 %', not {loss}", field="--loss")
+    return found
+
+
+class _Run:
+    """The steps of one run. Every answer that takes time is kept by the bench."""
+
+    def __init__(
+        self,
+        bench: Bench,
+        judge: Judge,
+        source: Path,
+        limit: float,
+        choosing: Sequence[int],
+        *,
+        minutes: float,
+        on_progress: Progress,
+    ) -> None:
+        self._bench, self._judge, self._source, self._limit = bench, judge, str(source), limit
+        self._choosing, self._minutes, self._progress = list(choosing), minutes, on_progress
+        self.products, self._note = bench.products()
+        self.tried: dict[str, Tried] = {}
+        self._formats: dict[str, Formats] = {}
+
+    def choose(self) -> list[Formats]:
+        """Formats within the limit, fastest first."""
+        recipes = uniform(self.products)
+        for i, (name, formats) in enumerate(recipes.items()):
+            self._progress("uniform recipes", i, len(recipes))
+            self._try(formats, name=name)
+        candidates = self._sensitivities(recipes)
+        self._bisect(candidates)
+        self._change_single(candidates)
+        return [self._formats[key] for key in self._within()]
+
+    def _within(self) -> list[str]:
+        """Keys of tried files that keep the limit and are faster, fastest first."""
+        kept = {key: each for key, each in self.tried.items() if self._keeps(each) and each.ratio and each.ratio < 1}
+        return sorted(kept, key=lambda key: kept[key].ratio or 1.0)
+
+    def _keeps(self, item: Tried) -> bool:
+        return item.upper is not None and item.upper <= self._limit
+
+    def _try(self, formats: Formats, *, name: str | None = None) -> Tried:
+        """Makes, judges and times a file; timed in alternation with the original."""
+        key = digest(dict(formats))
+        if key in self.tried:
+            return self.tried[key]
+
+        recipe = name or told(formats, self.products)
+        try:
+            found = self._bench.once(f"try {key}", partial(self._made, formats))
+            self.tried[key] = build(Tried, {"recipe": recipe, "uniform": name is not None, **found}, field="tried")
+        except MeasurementError as error:
+            self.tried[key] = Tried(recipe=recipe, uniform=name is not None, error=str(error))
+        self._formats[key] = formats
+        return self.tried[key]
+
+    def _made(self, formats: Formats) -> dict[str, float | None]:
+        """Time, size and, unless it is much slower, loss of a file."""
+        with self._bench.file(formats) as file:
+            ratio = self._bench.timed(self._source, file, self._choosing[:TIMED], TRY_S)["ratio"]
+            found: dict[str, float | None] = {"ratio": ratio, "size_bytes": Path(file).stat().st_size}
+            if ratio >= SLOWER:
+                return found
+            loss = self._judge.loss(self._bench.outputs(file, self._choosing))
+        return found | {"loss": _finite(loss.value), "upper": _finite(loss.upper)}
+
+    def _sensed(self, formats: Formats) -> dict[str, float | None]:
+        """What a file adds to the loss of each output, on a part of the data."""
+        with self._bench.file(formats) as file:
+            found = self._judge.additive(self._bench.outputs(file, self._choosing[:SENSED]))
+        return {name: _finite(x) for name, x in found.items()}
+
+    def _timed_at_end(self, formats: Formats | None) -> Mapping[str, float]:
+        """Times of a file, or of the original itself, in alternation with the original, for longer."""
+        if formats is None:
+            return self._bench.timed(self._source, self._source, self._choosing[:TIMED], FINAL_S)
+        with self._bench.file(formats) as file:
+            return self._bench.timed(self._source, file, self._choosing[:TIMED], FINAL_S)
+
+    def _sensitivities(self, recipes: Mapping[str, Formats]) -> dict[str, list[Candidate]]:
+        """For each product the formats that pay for its kind, with the losses of that product alone in that format."""
+        saving = self._paying(recipes)
+        seconds = self._bench.once("shares", partial(self._bench.shares, self._choosing[0]))
+        of_kind: dict[str, float] = {}
+        for item in self.products:
+            of_kind[item.operator] = of_kind.get(item.operator, 0.0) + seconds.get(item.node, 0.0)
+        pairs = [(item, name) for item in self.products for kind, name in saving if kind == item.operator]
+        found: dict[str, list[Candidate]] = {item.node: [] for item in self.products}
+        for i, (item, name) in enumerate(pairs):
+            self._progress("single products", i, len(pairs))
+            try:
+                sensed = self._bench.once(f"sense {item.node} {name}", partial(self._sensed, {item.node: name}))
+            except MeasurementError:
+                continue
+            share = seconds.get(item.node, 0.0) / max(of_kind[item.operator], 1e-300)
+            loss = {output: x for output, x in sensed.items() if x is not None}
+            if len(loss) == len(sensed):
+                found[item.node].append(Candidate(format=name, saved=share * saving[item.operator, name], loss=loss))
+        return found
+
+    def _paying(self, recipes: Mapping[str, Formats]) -> dict[tuple[str, str], float]:
+        """Shares of the original's time that a format saves on all products of a kind, where it saves any.
+
+        Of the formats that differ only in their ranges or scales, the one with the least loss is taken among those that
+        are nearly as fast as the fastest.
+        """
+        best: dict[tuple[str, Sequence[str]], tuple[float, str]] = {}
+        for kind in sorted({item.operator for item in self.products}):
+            for name in OPERATORS:
+                recipe = recipes.get(f"{name}, {kind}")
+                tried = None if recipe is None else self.tried[digest(dict(recipe))]
+                if tried is None or tried.ratio is None or tried.upper is None or tried.ratio > 1 - LEAST_GAIN:
+                    continue
+                place, loss = (kind, family(name)), tried.loss or 0.0
+                if place not in best or loss < best[place][0]:
+                    best[place] = loss, name
+        # one member of the static family for the whole file: that of the kind that saves the most
+        found = {}
+        for (kind, _), (_, name) in best.items():
+            found[kind, name] = 1 - (self.tried[digest(dict(recipes[f"{name}, {kind}"]))].ratio or 1.0)
+        statics = sorted((pair for pair in found if pair[1] in STATIC), key=lambda pair: -found[pair])
+        return {pair: gain for pair, gain in found.items() if pair[1] not in STATIC or pair[1] == statics[0][1]}
+
+    def _bisect(self, candidates: Mapping[str, Sequence[Candidate]]) -> None:
+        """Tries exact choices for budgets of summed losses between the least single loss and all of them."""
+        losses = [item.loss for options in candidates.values() for item in options]
+        if not losses:
+            return
+        names = list(losses[0])
+        worst = {
+            name: sum(max((o.loss[name] for o in options), default=0.0) for options in candidates.values())
+            for name in names
+        }
+        least = min((x for loss in losses for x in loss.values() if x > 0), default=1e-12)
+        low, high = math.log(min(1.0, least / max(max(worst.values()), 1e-300))), 0.0
+        for i in range(BISECTIONS):
+            self._progress("exact choices", i, BISECTIONS)
+            middle = high if i == 0 else (low + high) / 2
+            budget = {name: math.exp(middle) * total for name, total in worst.items()}
+            try:
+                formats = mixed(candidates, budget)
+            except Infeasible:
+                low = middle
+                continue
+            if self._keeps(self._try(formats)):
+                if i == 0:
+                    return
+                low = middle
+            else:
+                high = middle
+
+    def _change_single(self, candidates: Mapping[str, Sequence[Candidate]]) -> None:
+        """Changes one product of the fastest file at a time, and keeps what makes it faster within the limit."""
+        nodes = sorted(candidates, key=lambda node: -max((item.saved for item in candidates[node]), default=0.0))
+        moves = [(node, name) for node in nodes for name in (None, *(item.format for item in candidates[node]))]
+        spent_s = 0.0
+        for i, (node, name) in enumerate(moves):
+            self._progress("changes of single products", i, len(moves))
+            if not (kept := self._within()) or spent_s > 60 * self._minutes:
+                return
+            best = self._formats[kept[0]]
+            changed = {each: form for each, form in best.items() if each != node}
+            if name is not None:
+                changed[node] = name
+            if changed == best:
+                continue
+            try:
+                compared = self._bench.once(
+                    f"change {digest([dict(best), changed])}", partial(self._compare, best, changed)
+                )
+            except MeasurementError:
+                continue
+            spent_s += compared["seconds"]
+            if compared["ratio"] < 1 - LEAST_GAIN and compared["wins"] > LEAST_WINS:
+                self._try(changed)
+
+    def _compare(self, best: Formats, changed: Formats) -> dict[str, float]:
+        """Times of a changed file in alternation with the best one, and the seconds that this took."""
+        began = time.monotonic()
+        with self._bench.file(best) as first, self._bench.file(changed) as second:
+            timed = self._bench.timed(first, second, self._choosing[:TIMED], TRY_S)
+        return {**timed, "seconds": time.monotonic() - began}
+
+    def final(self, chosen: Sequence[Formats], scoring: Sequence[int], target: Path, *, threads: int) -> QuantisedFile:
+        """Times the fastest files in fresh rounds, judges the best on ``scoring``, and writes it if it is faster."""
+        bench = self._bench
+        rounds: dict[str, list[float]] = {"original": []}
+        original_s = []
+        for i in range(ROUNDS):
+            self._progress("final rounds", i, ROUNDS)
+            for formats in (None, *chosen[:3]):
+                key = "original" if formats is None else digest(dict(formats))
+                timed = bench.once(f"final {i} {key}", partial(self._timed_at_end, formats))
+                rounds.setdefault(key, []).append(timed["ratio"])
+                original_s.append(timed["first_s"])
+        noise = max(REPEATABLE, *(abs(ratio - 1) for ratio in rounds["original"]))
+        notes = [self._note] if self._note else []
+        best: Formats | None = None
+        scored: Loss | None = None
+        for formats in sorted(chosen[:3], key=lambda each: float(np.median(rounds[digest(dict(each))]))):
+            if np.median(rounds[digest(dict(formats))]) >= 1 - noise:
+                break
+            with bench.file(formats) as file:
+                scored = self._judge.loss(bench.outputs(file, scoring))
+                if scored.value <= self._limit:
+                    best = formats
+                    with storage(target):
+                        shutil.copyfile(file, target)
+                    break
+            notes.append(
+                f"{told(formats, self.products)}: lost {scored.value:.4f} on the data that chose nothing; discarded"
+            )
+        key = "original" if best is None else digest(dict(best))
+        tried = None if best is None else self.tried[key]
+        size = Path(self._source).stat().st_size
+        return QuantisedFile(
+            source=self._source,
+            file=None if best is None else str(target),
+            formats=told(best or {}, self.products),
+            limit=self._limit,
+            unit=self._judge.unit,
+            loss=None if scored is None or best is None else scored.value,
+            upper=None if tried is None else tried.upper,
+            ratio=float(np.median(rounds[key])) if best is not None else 1.0,
+            ratio_low=min(rounds[key]),
+            ratio_high=max(rounds[key]),
+            repeatability=noise,
+            original_s=float(np.median(original_s)),
+            original_bytes=size,
+            size_bytes=size if tried is None or tried.size_bytes is None else tried.size_bytes,
+            choosing=len(self._choosing),
+            scored=len(scoring),
+            rounds=ROUNDS,
+            threads=threads,
+            tried=tuple(sorted(self.tried.values(), key=lambda each: (not each.uniform, each.ratio or math.inf))),
+            notes=tuple(notes),
+        )
+
+
+def _finite(x: float) -> float | None:
+    return x if math.isfinite(x) else None

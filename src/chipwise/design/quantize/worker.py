@@ -1,0 +1,110 @@
+"""The process that makes, runs and times files of :mod:`chipwise.design.quantize`, one job after the other.
+
+``python -m chipwise.design.quantize.worker`` is started by ``bench.py``. If a graph crashes the runtime, only
+its job is lost.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TypedDict
+
+import numpy as np
+
+from chipwise.core.digest import plain
+from chipwise.core.workers import Message, Report, serve
+from chipwise.deploy.graphs import sessions
+from chipwise.deploy.graphs.inputs import Feed, read_arrays, write_arrays
+from chipwise.design.quantize.node_formats import Maker, prepare
+
+
+class Setup(TypedDict):
+    """What all jobs share."""
+
+    source: str
+    prepared: str
+    samples: str  # feeds by number: ``3/x``
+    calibrated: list[int]  # samples for calibration
+    values: Mapping[str, float]
+    shapes: Mapping[str, list[int]]
+    threads: int
+    folder: str
+
+
+class Worker:
+    """Answers jobs; see the methods, which have the jobs' names."""
+
+    def start(self, setup: Message) -> None:
+        """Keeps what all jobs share; nothing is loaded yet."""
+        self._setup = setup
+        self._maker: Maker | None = None
+        self._feeds: list[Feed] = []
+
+    def run(self, job: Message, report: Report) -> object:
+        """Answers one job."""
+        jobs: dict[str, Callable[..., object]] = {
+            "prepare": self.prepare,
+            "make": self.make,
+            "outputs": self.outputs,
+            "time": self.time,
+            "shares": self.shares,
+        }
+        return jobs[job.pop("do")](**job)
+
+    def prepare(self, optimise: bool, fix: bool) -> object:
+        """Writes the prepared graph, with fixed axes if ``fix``; returns its products."""
+        setup = self._setup
+        shapes = setup["shapes"] if fix else {}
+        found = prepare(setup["source"], setup["prepared"], values=setup["values"], shapes=shapes, optimise=optimise)
+        self._opened(setup["prepared"])  # fails if the runtime cannot load it
+        return plain(found)
+
+    def make(self, formats: Mapping[str, str], out: str) -> int:
+        """Writes a file with these formats; returns its bytes."""
+        if self._maker is None:
+            feeds = self._samples()
+            calibrated = [feeds[i] for i in self._setup["calibrated"]]
+            self._maker = Maker(self._setup["prepared"], calibrated, Path(self._setup["folder"]))
+        return self._maker.make(formats, out)
+
+    def outputs(self, model: str, samples: list[int], out: str) -> None:
+        """Writes the outputs of ``model`` for ``samples`` to a ``.npz`` file."""
+        session, feeds = self._opened(model), self._samples()
+        found = {i: sessions.outputs(session, feeds[i], model) for i in samples}
+        write_arrays(out, {f"{i}/{name}": array for i, each in found.items() for name, array in each.items()})
+
+    def time(self, first: str, second: str, samples: list[int], seconds: float) -> dict[str, float]:
+        """Median seconds of the first file, and the median ratio of the second one's, of passes in alternation."""
+        feeds = self._samples()
+        a, b = sessions.paired_s(
+            self._opened(first),
+            self._opened(second),
+            [feeds[i] for i in samples],
+            seconds=seconds,
+            threads=self._setup["threads"],
+        )
+        return {"first_s": float(np.median(a)), "ratio": float(np.median(b / a)), "wins": float(np.mean(b < a))}
+
+    def shares(self, model: str, sample: int) -> dict[str, float]:
+        """Seconds of each node of ``model``, without fusions."""
+        folder = Path(self._setup["folder"])
+        feed = self._samples()[sample]
+        rows = sessions.profile(model, feed, threads=self._setup["threads"], folder=folder, fused=False)
+        return {str(row["node"]): float(str(row["seconds"])) for row in rows}
+
+    def _samples(self) -> list[Feed]:
+        if not self._feeds:
+            for key, array in read_arrays(self._setup["samples"]).items():
+                number, _, name = key.partition("/")
+                self._feeds += [{} for _ in range(int(number) + 1 - len(self._feeds))]
+                self._feeds[int(number)][name] = array
+        return self._feeds
+
+    def _opened(self, model: str) -> sessions.Session:
+        return sessions.opened(model, threads=self._setup["threads"])
+
+
+if __name__ == "__main__":
+    worker = Worker()
+    serve(worker.run, start=worker.start)
