@@ -181,7 +181,7 @@ def _packing(
         return NEAREST, None
     if method != AUTO:
         quantiser(method)
-    found = None if method == "nearest" else calibration(source, place, data, fp8="fp8" in narrow)
+    found = None if method == "nearest" and data is None else calibration(source, place, data, fp8="fp8" in narrow)
     if found is None:
         if method not in (AUTO, "nearest"):
             raise InputError(f"method (--method): {method} needs calibration data; give texts or a run file: --data")
@@ -190,7 +190,7 @@ def _packing(
     if narrow == {"fp8"}:
         among: tuple[str, ...] = ("nearest",)  # its scales follow from the largest value
     else:
-        among = tuple(QUANTISERS) if method == AUTO else ("nearest", method)
+        among = tuple(QUANTISERS) if method == AUTO else tuple(dict.fromkeys(("nearest", method)))
     choice = choose(design, source.weights, packing, judge, among=among)
     choice = choice if method == AUTO else replace(choice, method=method)
     return replace(packing, quantiser=quantiser(choice.method)), choice

@@ -421,6 +421,7 @@ def promises_of(spec: RunSpec, winner: Candidate) -> dict[str, object]:
         "arch": to_data(winner.design.arch),
         "weights": winner.design.weights,
         **({} if winner.design.fused == USUALLY_FUSED else {"fused": winner.design.fused}),
+        **({"quantiser": winner.notes.quantised["method"]} if winner.notes.quantised else {}),
         "target": plain(spec.target),
         "workload": plain(spec.workload),
         "constraints": dict(spec.constraints),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import ClassVar
 
@@ -10,13 +11,19 @@ import pytest
 from safetensors.numpy import save_file
 from toy_run import MEASURED
 
+from chipwise.deploy.export.onnx import random_weights
 from chipwise.design.phases.finals import Finals
 from chipwise.design.phases.task_evaluation import SPARE, TaskEvaluation
 from chipwise.design.run.spec import run_spec
 from chipwise.design.run.trials import Trials, choice_labels
 from chipwise.design.strategies.study import Study
+from chipwise.model.arch.arch import uniform
+from chipwise.model.arch.design import Design
+from chipwise.model.blocks.quantisers import QUANTISERS
 from chipwise.model.space.search_space import SearchSpace
+from chipwise.model.walk.calibration import restored
 from chipwise.training.data.recipe import Recipe
+from chipwise.training.data.tokens import TokenData
 
 SPEC = run_spec(
     {
@@ -152,3 +159,48 @@ def test_weights_that_are_lost_are_trained_again_with_the_runs_seed_and_precisio
     seed = SPEC.seed if began_with is None else began_with
     settings = {"seed": seed, "precision": "bf16", "recipe": Recipe(batch_windows=8)}
     assert asked == [("a", "text in 300 tokens", path, settings)]
+
+
+def text_finals(quantiser: str) -> tuple[Finals, SimpleNamespace]:
+    """Finals with one candidate in int4, whose notes change as they are written, and random text of 40 tokens."""
+    arch = uniform(vocab_size=40, d_model=32, depth=1, heads=2, ffn_width=32, max_tokens=16)
+    tokens, sizes = np.random.default_rng(0).integers(1, 40, 9000).astype(np.uint16), np.ones(9, np.int64)
+    data = TokenData(
+        **{"vocab_size": 40, "train": tokens, "bytes_train": 9000},
+        **{"validation": tokens, "validation_bytes": sizes, "test": tokens, "test_bytes": sizes},
+    )
+    item = SimpleNamespace(
+        number=3, design=Design(arch=arch, weights="int4"), notes=SimpleNamespace(quantised={}), noted=[]
+    )
+
+    class Kept(dict):
+        def note(self, number: int, *, quantised: dict) -> None:
+            item.noted.append(quantised)
+            item.notes.quantised = quantised
+
+    held = SimpleNamespace(recipe={"batch_windows": 4}, data=lambda arch: SimpleNamespace(load=lambda: data))
+    return Finals(Kept({3: item}), replace(SPEC, quantiser=quantiser), None, held, MEASURED), item
+
+
+def test_a_finalists_quantiser_is_the_one_of_least_loss_and_is_noted() -> None:
+    finals, item = text_finals("auto")
+    weights = random_weights(item.design.arch, seed=0)
+    finals._with_quantiser(item, weights)
+    losses = item.notes.quantised["losses"]
+    assert list(losses) == ["nearest", "searched", "gptq"]
+    assert item.notes.quantised["method"] == min(losses, key=losses.get)
+    packing, judge = finals._packing(item, weights)
+    assert packing.quantiser is QUANTISERS[item.notes.quantised["method"]]
+    assert judge(*restored(item.design, weights, packing)) == pytest.approx(min(losses.values()))
+
+
+def test_the_runs_quantiser_is_taken_and_candidates_of_before_are_rounded_to_nearest() -> None:
+    finals, item = text_finals("gptq")
+    weights = random_weights(item.design.arch, seed=0)
+    assert finals._packing(item, weights)[0].quantiser is QUANTISERS["nearest"]
+    finals._with_quantiser(item, weights)
+    assert item.noted == [{"method": "gptq"}]
+    assert finals._packing(item, weights)[0].quantiser is QUANTISERS["gptq"]
+    whole = SimpleNamespace(design=Design(arch=item.design.arch), number=3)
+    assert finals._with_quantiser(whole, weights) is whole
+    assert len(item.noted) == 1
