@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from chipwise import api
+from chipwise.api import answers
 from chipwise.cli import options, show
 from chipwise.cli.output import print_table, say
 from chipwise.core import units
@@ -38,6 +39,9 @@ def command(
     prompt: options.PromptTimed = None,
     new: options.NewTimed = None,
     weights: options.WeightsBuilt = None,
+    shape: options.Shape = None,
+    value: options.Value = None,
+    inputs: options.Inputs = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print what was packed as JSON.")] = False,
 ) -> None:
     """Pack models for another device: exported files, one Python script, instructions.
@@ -57,6 +61,9 @@ def command(
             prompt=prompt,
             new=new,
             weights=weights,
+            shapes=answers.parse_shapes(shape) if shape else None,
+            values=answers.parse_values(value) if value else None,
+            inputs=inputs,
         )
     if as_json:
         show.json_of({"folder": str(packed.folder), "kit": packed.kit.to_data(), "notes": packed.notes})

@@ -38,6 +38,12 @@ def command(
         str | None,
         typer.Option(help="Measure over ssh on user@host, which needs Python, numpy and the runtime."),
     ] = None,
+    shape: options.Shape = None,
+    value: options.Value = None,
+    inputs: options.Inputs = None,
+    profile: Annotated[
+        bool, typer.Option("--profile", help="Also show the operators of an ONNX graph by time.")
+    ] = False,
     keep: Annotated[bool, typer.Option("--keep/--no-keep", help="Save the result to the measurement store.")] = True,
     as_json: Annotated[bool, typer.Option("--json", help="Print the measurement with all samples as JSON.")] = False,
 ) -> None:
@@ -48,9 +54,12 @@ def command(
 
     Vision-language and audio-language models are measured in two parts, tower and decoder, which are added up:
     chipwise measure smolvlm-256m --images 1 --image-size 1024x768
+
+    Any other ONNX graph runs on made data or a .npz file: chipwise measure model.onnx --shape x=1,3,48,320 --profile
     """
     if answers.comes_in_parts(model):
         output.refuse(context, "sustained", why="cannot be used for models measured in parts")
+        output.refuse(context, "shape", "value", "inputs", "profile", why="only applies to ONNX graphs")
         with show.waiting("measuring", quiet=as_json):
             parts = api.measure_parts(
                 model,
@@ -83,6 +92,10 @@ def command(
             sustained_s=seconds,
             remote=remote,
             keep=keep,
+            shapes=answers.parse_shapes(shape) if shape else None,
+            values=answers.parse_values(value) if value else None,
+            inputs=inputs,
+            profile=profile,
         )
     if as_json:
         show.json_of(outcome)
@@ -90,6 +103,8 @@ def command(
     predicted = {} if outcome.predicted is None else outcome.predicted.metrics
     promised = outcome.promised or {name: (item.value, item.low, item.high) for name, item in predicted.items()}
     measured.measurement_table(outcome.measurement, promised=promised, limits=outcome.limits, used=outcome.used)
+    if outcome.profile:
+        measured.profile_table(outcome.profile)
     for note in outcome.notes:
         output.say(f"note: {note}")
     if outcome.sustained is not None:

@@ -39,6 +39,8 @@ def measurement_table(
         asked = f"{request.batch} sound{'s' if request.batch > 1 else ''} of {units.show(audio_s, 'time')}"
     elif image := found.environment.get("image"):
         asked = f"{request.batch} image{'s' if request.batch > 1 else ''} of {' x '.join(map(str, image))}"
+    elif inputs := found.environment.get("inputs"):
+        asked = ", ".join(f"{name} {' x '.join(map(str, shape))}" for name, shape in inputs.items())
     quantities: tuple[Literal["ttft", "tpot"], ...] = ("ttft",) if found.encodes else ("ttft", "tpot")
     threads = f"{found.threads} thread{'s' if found.threads > 1 else ''}"
     table = Table(
@@ -58,6 +60,8 @@ def measurement_table(
             table.add(*_percentile_row(found, quantity, share, promised or {}, by_metric))
     table.add(*_throughput_row(found, promised or {}, by_metric))
     table.add(*_memory_row(found, promised or {}, by_metric))
+    if (pass_s := found.environment.get("ttft_cpu_p50")) and "inputs" in found.environment:
+        table.add("CPU time of a pass (P50)", units.show(pass_s, "time"), "", "", "")
     table.add("CPU time", units.show(found.cpu_s, "time"), "", "", "")
     if used is not None:
         peak = "unavailable" if used.mfu is None else units.show(used.mfu, "share", digits=2)
@@ -70,6 +74,26 @@ def measurement_table(
     for quantity in quantities:
         put(histogram(found, quantity, bins=min(BINS, width() - 45)))
     _verdict(found)
+
+
+def profile_table(rows: Sequence[Mapping[str, object]], *, most: int = 20) -> None:
+    """The slowest operators as the runtime ran them, their share of all, and the shapes of their outputs."""
+    seconds = [float(str(row["seconds"])) for row in rows]
+    heads = [Column(head="operator"), Column(head="node", prose=True), Column(head="outputs", prose=True)]
+    columns = [*heads, Column(head="time (P50)", right=True), Column(head="share", right=True)]
+    table = Table(
+        title=f"{len(rows)} operators, measured with the runtime's profiler, which adds some microseconds to each",
+        columns=columns,
+    )
+    for row, time_s in list(zip(rows, seconds, strict=True))[:most]:
+        shapes = ", ".join("x".join(map(str, shape)) for shape in _lists(row["outputs"]))
+        share = units.show(time_s / max(sum(seconds), 1e-12), "share")
+        table.add(str(row["operator"]), str(row["node"]), shapes, units.show(time_s, "time"), share)
+    print_table(table)
+
+
+def _lists(value: object) -> list[list[int]]:
+    return [list(each) for each in value] if isinstance(value, list | tuple) else []
 
 
 def parts_table(found: answers.MeasuredParts) -> None:
@@ -119,6 +143,8 @@ def _throughput_row(
         return "real-time factor", f"{ttft_s / (request.batch * audio_s):.3g}", "", "", ""
     if found.environment.get("image"):
         return "images", units.show(request.batch / ttft_s, "image_rate"), "", "", ""
+    if found.environment.get("inputs"):
+        return "passes per second", f"{1 / ttft_s:.3g}", "", "", ""
     if found.encodes:
         return "tokens read", units.show(request.batch * request.prompt_tokens / ttft_s, "rate"), "", "", ""
     value = float(answers.throughput(ttft_s, found.percentile("tpot", 0.5), request.new_tokens, request.batch))

@@ -70,6 +70,18 @@ WeightsBuilt = Annotated[
     ),
 ]
 
+Shape = Annotated[
+    list[str] | None,
+    typer.Option(help="ONNX graph: an input's shape, as x=1,3,224,224 (repeat the option). An open first axis is 1."),
+]
+Value = Annotated[
+    list[str] | None, typer.Option(help="ONNX graph: a value that fills an input, as sr=16000 (repeat the option).")
+]
+Inputs = Annotated[
+    Path | None,
+    typer.Option(help="ONNX graph: a .npz file with an array for each input. Default: random data, masks of ones."),
+]
+
 # Of a load, which `plan` and `simulate` take.
 OF_MADE_LOADS = ("prompt", "new", "spread", "shared_tokens", "prefixes", "arrivals", "burstiness")
 """Options that cannot be combined with a trace, which defines its requests."""

@@ -18,6 +18,7 @@ from chipwise.errors import InputError, SpecError, UnknownName
 
 Feed = dict[str, AnyArray]
 """An array for each input of a graph."""
+UNNAMED = "?"  # an open axis without a name
 Shapes = Mapping[str, tuple[int, ...]]
 
 
@@ -122,14 +123,19 @@ def _made(
 
 
 def with_shapes(path: str | Path, inputs: Sequence[GraphInput], shapes: Shapes) -> tuple[GraphInput, ...]:
-    """The inputs with the open axes of ``shapes`` fixed.
+    """The inputs with the open axes of ``shapes`` fixed, and axes of other inputs that have the same names.
 
     Raises:
         UnknownName: ``shapes`` names no input.
         SpecError: A shape contradicts the graph.
     """
     check_names(path, inputs, list(shapes))
-    return tuple(replace(item, shape=_fixed(path, item, shapes.get(item.name))) for item in inputs)
+    sizes: dict[int | str, int | str] = {}
+    for item in inputs:
+        sizes |= zip(item.shape, _fixed(path, item, shapes.get(item.name)), strict=True) if item.name in shapes else ()
+    sizes.pop(UNNAMED, None)
+    named = [replace(item, shape=tuple(sizes.get(axis, axis) for axis in item.shape)) for item in inputs]
+    return tuple(replace(item, shape=_fixed(path, item, shapes.get(item.name))) for item in named)
 
 
 def _fixed(path: str | Path, item: GraphInput, shape: tuple[int, ...] | None) -> tuple[int | str, ...]:

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from chipwise.deploy.graphs.inputs import GraphInput
-from chipwise.errors import MissingExtra, SpecError, Unsupported
+from chipwise.core.extras import require
+from chipwise.deploy.graphs.inputs import UNNAMED, Feed, GraphInput, Shapes, given_feed, made_feed, with_shapes
+from chipwise.deploy.runtimes import TEXT_INPUTS, TEXT_PAST
+from chipwise.errors import InputError, SpecError, Unsupported
 
-try:
+if TYPE_CHECKING:
     import onnx
-except ImportError:  # pragma: no cover - depends on what is installed
-    raise MissingExtra("onnx", "search") from None
 
 PASSED_ON = {"Cast", "Identity", "Reshape", "Unsqueeze", "Squeeze", "Flatten"}  # indices stay indices behind these
 MOST_ROWS = 2**31
@@ -27,19 +28,12 @@ def inputs_of(path: str | Path) -> tuple[GraphInput, ...]:
         Unsupported: An input is not a tensor.
         MissingExtra: onnx is not installed.
     """
-    name, file = str(path), Path(path)
-    if not file.is_file():
-        raise SpecError("there is no such file" if not file.exists() else "this is not a file", file=name)
-    try:
-        graph = onnx.load(name, load_external_data=False).graph
-    except Exception:  # protobuf's error, or that of an unknown format
-        graph = onnx.GraphProto()
-    if not graph.node:
-        raise SpecError("is not an ONNX file, or is damaged; export or copy it again", file=name)
-    for tensor in graph.initializer:
-        for entry in tensor.external_data:
-            if entry.key == "location" and not (file.parent / entry.value).is_file():
-                raise SpecError(f"its weights are in {entry.value}, which is missing next to it", file=name)
+    graph = _loaded(path).graph
+    from onnx import helper
+
+    for file in external_files(path):
+        if not file.is_file():
+            raise SpecError(f"its weights are in {file.name}, which is missing next to it", file=str(path))
     stored = {tensor.name for tensor in graph.initializer}
     rows = dict(_indexed_rows(graph))
     found = []
@@ -48,9 +42,9 @@ def inputs_of(path: str | Path) -> tuple[GraphInput, ...]:
             continue
         tensor_type = item.type.tensor_type
         if not tensor_type.elem_type:
-            raise Unsupported(f"{name}: its input {item.name!r} is no tensor; chipwise runs graphs with tensors alone")
-        axes = tuple(axis.dim_param or (axis.dim_value or "?") for axis in tensor_type.shape.dim)
-        dtype = np.dtype(onnx.helper.tensor_dtype_to_np_dtype(tensor_type.elem_type))
+            raise Unsupported(f"{path}: its input {item.name!r} is no tensor; chipwise runs graphs with tensors alone")
+        axes = tuple(axis.dim_param or (axis.dim_value or UNNAMED) for axis in tensor_type.shape.dim)
+        dtype = np.dtype(helper.tensor_dtype_to_np_dtype(tensor_type.elem_type))
         found.append(GraphInput(name=item.name, dtype=dtype, shape=axes, rows=rows.get(item.name)))
     return tuple(found)
 
@@ -67,3 +61,63 @@ def _indexed_rows(graph: onnx.GraphProto) -> Iterator[tuple[str, int]]:
             name = source[node.input[1]]
             least[name] = min(least.get(name, MOST_ROWS), sizes[node.input[0]])
     yield from least.items()
+
+
+def _loaded(path: str | Path) -> onnx.ModelProto:
+    """The graph without weights in other files.
+
+    Raises:
+        SpecError: The file is missing or not an ONNX graph.
+        MissingExtra: onnx is not installed.
+    """
+    require("onnx")
+    import onnx
+
+    name, file = str(path), Path(path)
+    if not file.is_file():
+        raise SpecError("there is no such file" if not file.exists() else "this is not a file", file=name)
+    try:
+        model = onnx.load(name, load_external_data=False)
+    except Exception:  # protobuf's error, or that of an unknown format
+        model = onnx.ModelProto()
+    if not model.graph.node:
+        raise SpecError("not an ONNX file, or a damaged one; export or copy it again", file=name)
+    return model
+
+
+def external_files(path: str | Path) -> list[Path]:
+    """Files next to the ONNX file at ``path`` that hold its weights; they may be missing.
+
+    Raises:
+        SpecError: The file is missing or not an ONNX graph, or names a file outside its folder.
+    """
+    tensors = _loaded(path).graph.initializer
+    names = {entry.value for tensor in tensors for entry in tensor.external_data if entry.key == "location"}
+    for name in names:
+        if Path(name).is_absolute() or ".." in Path(name).parts:
+            raise SpecError(f"its weights are in {name}, outside its folder; export it again", file=str(path))
+    return [Path(path).parent / name for name in sorted(names)]
+
+
+def needs_feed(path: str | Path) -> bool:
+    """Whether an ONNX file has inputs that are neither those of chipwise's exports nor those of text models."""
+    if any(item.key == "chipwise" for item in _loaded(path).metadata_props):
+        return False
+    names = [item.name for item in inputs_of(path)]
+    return not all(name in TEXT_INPUTS or name.startswith(TEXT_PAST) for name in names)
+
+
+def feed_for(
+    path: str | Path, shapes: Shapes, values: Mapping[str, float], data: str | Path | None, *, seed: int = 0
+) -> Feed:
+    """Data for one pass of the ONNX file at ``path``: those of the ``.npz`` file ``data``, else made ones.
+
+    Raises:
+        InputError: The file or the data are wrong, or an open axis has no size.
+    """
+    inputs = with_shapes(path, inputs_of(path), shapes)
+    if not inputs:
+        raise InputError(f"{path}: the graph has no inputs, so there is nothing to measure")
+    if data is not None:
+        return given_feed(path, inputs, data, values)
+    return made_feed(path, inputs, shapes, values, seed=seed)

@@ -6,6 +6,8 @@ Runs in child processes, because a graph can crash the runtime.
 from __future__ import annotations
 
 import json
+import os
+import sys
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -15,7 +17,7 @@ import numpy as np
 import onnxruntime as ort
 
 from chipwise.core.arrays import AnyArray, Float64Array
-from chipwise.deploy.graphs.inputs import Feed
+from chipwise.deploy.graphs.inputs import Feed, read_arrays
 from chipwise.deploy.runtimes.onnx_session import open_file, session_options
 from chipwise.errors import MeasurementError
 
@@ -112,3 +114,18 @@ def profile(
 
 def _shapes(told: Sequence[dict[str, list[int]]]) -> list[list[int]]:
     return [shape for item in told for shape in item.values()]
+
+
+def main() -> None:
+    """Profiles the graph that a request on standard input names, and prints its operators as JSON."""
+    request = json.load(sys.stdin)
+    reply_to = os.dup(1)
+    os.dup2(2, 1)  # output of the runtime must not mix with the reply
+    feed, folder = read_arrays(request["feed"]), Path(request["folder"])
+    rows = profile(request["model"], feed, threads=request["threads"], folder=folder)
+    with os.fdopen(reply_to, "w", encoding="utf-8") as stream:
+        json.dump({"rows": rows}, stream)
+
+
+if __name__ == "__main__":
+    main()

@@ -17,7 +17,7 @@ from typing import Literal
 
 from chipwise.core import units
 from chipwise.core.digest import plain
-from chipwise.core.fields import check_fields
+from chipwise.core.fields import check_fields, later
 from chipwise.core.files import build, parse_json, read_json, read_text, storage, write_atomic, write_json
 from chipwise.core.labels import require_label
 from chipwise.deploy.measure.harness import join, measurement_of, readings_of
@@ -33,6 +33,7 @@ from chipwise.model.arch.io import from_data
 from chipwise.model.ops.workload import Workload
 
 SCHEMA, RESULTS = "chipwise.kit/1", "chipwise.kit_results/1"
+FEED = ".inputs.npz"  # suffix of the data for a graph that runs on data, next to it
 MANIFEST, SCRIPT, README = "kit.json", "kit.py", "README.md"
 WRITTEN = {MANIFEST, SCRIPT, README, "models", "results"}  # file names in a kit's folder
 RUNTIMES = ("onnxruntime", "llama.cpp")  # runtimes that the script can measure
@@ -53,6 +54,7 @@ class KitModel:
     arch: Mapping[str, object] | None = None  # None if the file does not contain its design
     role: Role = "model"
     trial: int | None = None  # number of the trial in its run
+    inputs: Mapping[str, tuple[int, ...]] | None = later(None)  # shapes of the data of a graph that runs on data
     made_from: Mapping[str, str] = field(default_factory=dict)  # file in the run's folder -> its SHA-256 when packed
 
     def __post_init__(self) -> None:
@@ -255,6 +257,8 @@ class KitResults:
         for one in item.rounds:
             reply: Reply = plain(one)
             reply["facts"] = {"design": model.design, "name": model.name}
+            if model.inputs:
+                reply["facts"]["inputs"] = {name: list(shape) for name, shape in model.inputs.items()}
             reply["machine"], reply["reference_s"] = self.device_name, {}
             reply["instructions"] = instructions(f"flags : {self.machine.flags}")
             verdict = judge(readings_of(reply, None))

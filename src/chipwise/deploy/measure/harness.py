@@ -350,6 +350,7 @@ def measurement_of(
             **({"python": sys.version.split()[0], "kernel": os.uname().release} if here else {}),
             **({"energy_from": source} if (source := reply.get("energy_from")) else {}),
             **({"image": image} if (image := reply["facts"].get("image")) else {}),
+            **({"inputs": inputs} if (inputs := reply["facts"].get("inputs")) else {}),
             **({"audio_s": seconds} if (seconds := reply["facts"].get("seconds")) else {}),
             **reply.get("settings", {}),
         },

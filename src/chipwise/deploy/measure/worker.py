@@ -68,7 +68,8 @@ def run(request: Request) -> Reply:
     reference: Session | None = None
     if request["reference"]:
         room = REFERENCE_PROMPT + REFERENCE_STEPS
-        reference = runtime.open(Path(request["reference"]), capacity=room, batch=1, threads=threads, options=options)
+        own = {name: value for name, value in options.items() if name != "feed"}  # the model's data are not its
+        reference = runtime.open(Path(request["reference"]), capacity=room, batch=1, threads=threads, options=own)
     reference_work = ReferenceWork(reference)
     reference_work.run_if_due()
     loop.clear()
@@ -123,6 +124,8 @@ def _told(facts: Facts) -> Facts:
         told["image"] = image
     if seconds := facts.get("seconds"):
         told["seconds"] = seconds
+    if inputs := facts.get("inputs"):
+        told["inputs"] = inputs
     return told
 
 

@@ -19,6 +19,10 @@ from chipwise.core.tables import Table
 from chipwise.errors import MeasurementError, UnknownName
 from chipwise.hardware.runtime import runtime_named
 
+TEXT_INPUTS = ("input_ids", "attention_mask", "position_ids", "token_type_ids")
+TEXT_PAST = "past_key_values."  # before the names of a cache's inputs
+"""Names of inputs that Hugging Face's exports of text models have."""
+
 Tokens = npt.NDArray[np.int64]  # (batch, tokens)
 Logits = npt.NDArray[np.float32]  # (batch, vocab)
 
@@ -47,6 +51,7 @@ class Facts(TypedDict, total=False):
     encodes: str  # name of the output of a model that does not generate
     padded: bool
     image: list[int]  # shape of an image, a sound, or a text of word ids
+    inputs: dict[str, list[int]]  # shapes of the inputs of any other graph
     numbers: int  # size of the vocabulary of word ids
     gives: list[int]  # shape of the outputs
     question: int  # words in a question

@@ -16,6 +16,7 @@ from chipwise.core.arrays import AnyArray
 from chipwise.deploy.runtimes import Facts, Session, prompt_shape
 from chipwise.deploy.runtimes.onnx_session import Loaded, SinglePass, load, metadata_of, open_file, session_options
 from chipwise.deploy.runtimes.onnxruntime_denoiser import OnnxDenoiser
+from chipwise.deploy.runtimes.onnxruntime_graph import OnnxGraph
 from chipwise.deploy.runtimes.onnxruntime_hf import HuggingFaceOnnx
 from chipwise.errors import MeasurementError, MissingExtra
 
@@ -254,6 +255,8 @@ class OnnxRuntime:
 
     def open(self, path: Path, *, capacity: int, batch: int, threads: int, options: Mapping[str, object]) -> Session:
         """Loads a model that chipwise exported, or a file of another exporter, which the runtime optimises."""
+        if set(options) == {"feed"}:
+            return OnnxGraph(path, Path(str(options["feed"])), threads=threads)
         if options:
             raise MeasurementError(f"the onnxruntime backend takes no options, not {sorted(options)}")
         settings = session_options(threads)

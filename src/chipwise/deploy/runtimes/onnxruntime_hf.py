@@ -16,11 +16,10 @@ import numpy as np
 import onnxruntime as ort
 
 from chipwise.core.arrays import AnyArray
-from chipwise.deploy.runtimes import Facts, prompt_shape
+from chipwise.deploy.runtimes import TEXT_INPUTS, TEXT_PAST, Facts, prompt_shape
 from chipwise.errors import MeasurementError
 
-_PAST, _PRESENT = "past_key_values.", "present."
-_GIVEN = ("input_ids", "attention_mask", "position_ids", "token_type_ids")
+_PRESENT = "present."
 _TYPES = {
     "tensor(float)": np.float32,
     "tensor(float16)": np.float16,
@@ -42,19 +41,19 @@ class HuggingFaceOnnx:
         self._types: dict[str, np.dtype[np.generic]] = {}
         self._empty: dict[str, AnyArray] = {}  # the cache before the first token
         for item in session.get_inputs():
-            if item.type not in _TYPES or not (item.name in _GIVEN or item.name.startswith(_PAST)):
+            if item.type not in _TYPES or not (item.name in TEXT_INPUTS or item.name.startswith(TEXT_PAST)):
                 raise MeasurementError(
                     f"{path}: its input {item.name!r} ({item.type}) is not supported; supported are "
-                    f"{', '.join(_GIVEN)}, {_PAST}<layer>.key and .value, as Optimum writes them"
+                    f"{', '.join(TEXT_INPUTS)}, {TEXT_PAST}<layer>.key and .value, as Optimum writes them"
                 )
             self._types[item.name] = np.dtype(_TYPES[item.type])
-            if item.name.startswith(_PAST):
+            if item.name.startswith(TEXT_PAST):
                 self._empty[item.name] = self._no_past(item)
         if "input_ids" not in self._types:
             raise MeasurementError(f"{path}: it has no input 'input_ids', so it is not a text model")
         outputs = [item.name for item in session.get_outputs()]
         self._answer = outputs[0]
-        self._next = {name: _PRESENT + name.removeprefix(_PAST) for name in self._empty}  # outputs' names by input
+        self._next = {name: _PRESENT + name.removeprefix(TEXT_PAST) for name in self._empty}  # outputs' names by input
         lacking = sorted(set(self._next.values()) - set(outputs))
         if lacking:
             raise MeasurementError(f"{path}: it takes a cache but does not return {lacking[0]!r}; export it again")

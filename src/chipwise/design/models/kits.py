@@ -3,19 +3,29 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from chipwise.core.files import read_text, write_atomic
 from chipwise.core.results import Result
 from chipwise.core.version import VERSION
-from chipwise.deploy.kits.kits import Kit, check_folder, parse_whole, read_results, write
+from chipwise.deploy.graphs.inputs import Feed, write_arrays
+from chipwise.deploy.graphs.reading import external_files, feed_for
+from chipwise.deploy.kits.kits import FEED, Kit, check_folder, parse_whole, read_results, write
 from chipwise.deploy.kits.llama_bench import format_of, is_llama_bench, measurements_of, read_llama_bench
 from chipwise.deploy.measure.measurement import Measurement
 from chipwise.deploy.measure.store import IMPORTED, MeasurementStore
 from chipwise.deploy.runtimes import table_name
-from chipwise.design.models.measuring import design_of_model, exported_file, runtime_of, usual_request
+from chipwise.design.models.measuring import (
+    as_shapes,
+    check_graph,
+    design_of_model,
+    exported_file,
+    is_graph,
+    runtime_of,
+    usual_request,
+)
 from chipwise.design.phases.kit_folder import FinishedRun, check_runtimes, described, file_results, pack_run, run_of
 from chipwise.design.run.folder import holds_run
 from chipwise.errors import InputError, SpecError, counted
@@ -23,6 +33,7 @@ from chipwise.hardware import datasheet
 from chipwise.hardware.detect import detect
 from chipwise.hardware.device import MachineProfile
 from chipwise.model.arch.design import Design
+from chipwise.model.ops.workload import Workload
 from chipwise.predict.kernels.local_engines import part_of
 
 LOCAL = "local"
@@ -98,6 +109,9 @@ def kit(
     prompt: int | None = None,
     new: int | None = None,
     weights: str | None = None,
+    shapes: Mapping[str, Sequence[int]] | None = None,
+    values: Mapping[str, float] | None = None,
+    inputs: str | Path | None = None,
 ) -> PackedKit:
     """Packs models, a script and instructions, to copy to another device and measure there.
 
@@ -117,6 +131,9 @@ def kit(
         prompt: Prompt tokens of a model's workload. Default: a winner's own, else 64.
         new: New tokens of a model's workload. Default: a winner's own, else 64.
         weights: Weight format of a model that is built here. Default: fp32.
+        shapes: As in :func:`measure`, for any other ONNX graph.
+        values: As in :func:`measure`.
+        inputs: As in :func:`measure`; the data are packed.
 
     Raises:
         InputError: The source is unknown, or an argument does not apply to it.
@@ -128,7 +145,8 @@ def kit(
     chosen = None if runtime is None else table_name(runtime)
     created = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
     if holds_run(Path(source)):
-        model_only = {"batch": batch, "prompt": prompt, "new": new, "weights": weights}
+        model_only: dict[str, object] = {"batch": batch, "prompt": prompt, "new": new, "weights": weights}
+        model_only |= {"shapes": shapes, "values": values, "inputs": inputs}
         if given := [name for name, value in model_only.items() if value is not None]:
             raise InputError(f"{', '.join(given)}: is already set by the run {source}; leave it out")
         notes: list[str] = []
@@ -156,19 +174,30 @@ def kit(
     folder = Path(out) if out is not None else Path(f"kit-{Path(source).stem or 'model'}")
     check_folder(folder)
     models = folder / "models"
+    feed: Feed | None = None
+    if is_graph(name, own=shapes is not None or values is not None or inputs is not None):
+        check_graph(name, chosen, {"batch": batch, "prompt": prompt, "new": new, "weights": weights})
+        feed, workload = (
+            feed_for(name, as_shapes(shapes), values or {}, inputs),
+            Workload(prompt_tokens=1, new_tokens=1),
+        )
     path, design = exported_file(name, models, runtime=chosen, weights=weights, workload=workload)
-    if path.suffix == ".onnx":
-        _require_onnx(path)
     if path.parent != models:
         models.mkdir(parents=True, exist_ok=True)
-        write_atomic(models / path.name, path.read_bytes())
+        for file in (path, *(external_files(path) if path.suffix == ".onnx" else ())):
+            write_atomic(models / file.relative_to(path.parent), file.read_bytes())
         path = models / path.name
+    if feed is not None:
+        write_arrays(path.with_suffix(FEED), feed)
+    model = described(path, folder, design, chosen)
+    if feed is not None:
+        model = replace(model, inputs={name: array.shape for name, array in feed.items()})
     packed = Kit(
         created=created,
         version=VERSION,
         name=path.stem if design is None else design.arch.name,
         workload=workload,
-        models=(described(path, folder, design, chosen),),
+        models=(model,),
         threads=threads or usual_threads,
         device=None if device is None else _sheet_name(device),
         gpu_layers=_gpu_layers(device),
@@ -197,21 +226,6 @@ def _sheet_name(device: str) -> str:
         return datasheet.load(device).name
     except InputError:
         return device
-
-
-def _require_onnx(path: Path) -> None:
-    """Raises SpecError if a file is not an ONNX graph; skips the check if onnx is not installed."""
-    try:
-        import onnx
-        from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
-    except ModuleNotFoundError:
-        return
-    try:
-        nodes = len(onnx.load(path, load_external_data=False).graph.node)
-    except (DecodeError, ValueError):
-        nodes = 0
-    if not nodes:
-        raise SpecError("not an ONNX file", file=str(path))
 
 
 def _gpu_layers(device: str | None) -> int:

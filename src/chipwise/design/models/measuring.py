@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import sys
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from chipwise.core.fields import later
 from chipwise.core.results import Result
+from chipwise.core.workers import ask_once
 from chipwise.deploy.calibrate.efficiency import Efficiency, efficiency
 from chipwise.deploy.export import exporters
 from chipwise.deploy.export.exporters import check_memory, suffix_of
 from chipwise.deploy.export.gguf_read import read_design
 from chipwise.deploy.export.hf import load_pretrained
+from chipwise.deploy.graphs.inputs import Feed, write_arrays
+from chipwise.deploy.graphs.reading import feed_for, needs_feed
 from chipwise.deploy.measure import harness
 from chipwise.deploy.measure.measurement import Measurement
 from chipwise.deploy.measure.store import MeasurementStore, kept_as, save_thermal, saved_profile
@@ -36,6 +40,7 @@ from chipwise.model.walk.lower import lower
 from chipwise.predict.cost.estimate import estimate as calibrated_estimate
 from chipwise.predict.cost.model import CostEstimate, Predicted
 
+PROFILE_S = 600.0  # most seconds of the profiling process
 Interval = tuple[float, float | None, float | None]
 """A value and the bounds of its interval; None for an unknown bound."""
 
@@ -53,6 +58,7 @@ class Measured(Result):
     sustained: Sustained | None = None
     thermal_kept: bool = False  # whether it was stored in this machine's profile
     notes: tuple[str, ...] = later(())
+    profile: tuple[Mapping[str, object], ...] = later(())  # operators by time, if asked for
 
     def headline(self) -> str:
         """The model, the runtime and device, and whether the machine was quiet."""
@@ -88,6 +94,10 @@ def measure(
     sustained_s: float | None = None,
     remote: str | None = None,
     keep: bool = True,
+    shapes: Mapping[str, Sequence[int]] | None = None,
+    values: Mapping[str, float] | None = None,
+    inputs: str | Path | None = None,
+    profile: bool = False,
 ) -> Measured:
     """Measures a model on this machine, or on another one over ssh.
 
@@ -105,6 +115,11 @@ def measure(
         sustained_s: Run without a pause for this many seconds and fit how speed decays.
         remote: ``user@host`` of a machine with Python, numpy and the runtime.
         keep: Whether to save the result to the measurement store.
+        shapes: Any other ONNX graph: shapes of inputs with open axes. An open first axis is 1 unless given.
+        values: Any other ONNX graph: values that fill whole inputs.
+        inputs: Any other ONNX graph: a ``.npz`` file with an array for each input. Default: random numbers, indices
+            within their tables, masks of ones.
+        profile: Also measure the operators of an ONNX graph.
 
     Raises:
         InputError: The model is unknown or does not fit in memory, or an argument is out of range.
@@ -117,6 +132,12 @@ def measure(
     threads = threads or usual_threads
     if remote is None:
         harness.check_threads(threads)
+    own = shapes is not None or values is not None or inputs is not None or profile
+    if is_graph(model, own=own):
+        text_only = {"batch": batch, "prompt": prompt, "new": new, "weights": weights, "audio_s": audio_s}
+        check_graph(model, runtime, text_only | {"remote": remote, "sustained_s": sustained_s})
+        feed = feed_for(model, as_shapes(shapes), values or {}, inputs)
+        return _measure_graph(Path(model), feed, threads=threads, keep=keep, profile=profile)
     with tempfile.TemporaryDirectory() as room:
         path, design = exported_file(
             model,
@@ -155,6 +176,7 @@ def timed(
     sustained_s: float | None = None,
     remote: str | None = None,
     keep: bool = True,
+    options: Mapping[str, object] | None = None,
 ) -> Measured:
     """Measures the file at ``path``; adds the prediction for ``design`` if both it and a profile are known.
 
@@ -164,10 +186,18 @@ def timed(
     profile = saved_profile(runtime, threads) if remote is None else None
     calibrated, watched = None if profile is None else profile.reference_s, None
     if sustained_s is None:
-        found = harness.measure(path, workload, runtime=runtime, threads=threads, remote=remote, calibrated=calibrated)
+        found = harness.measure(
+            path, workload, runtime=runtime, threads=threads, remote=remote, calibrated=calibrated, options=options
+        )
     else:
         watched = measure_sustained(
-            path, workload, seconds=sustained_s, runtime=runtime, threads=threads, remote=remote, calibrated=calibrated
+            path,
+            workload,
+            seconds=sustained_s,
+            runtime=runtime,
+            threads=threads,
+            remote=remote,
+            calibrated=calibrated,
         )
         found = watched.measurement
     if keep:
@@ -185,6 +215,60 @@ def timed(
         thermal_kept=watched is not None and kept and save_thermal(watched.thermal, runtime=runtime, threads=threads),
         notes=_saturated(path, found),
     )
+
+
+def as_shapes(shapes: Mapping[str, Sequence[int]] | None) -> dict[str, tuple[int, ...]]:
+    """Shapes of inputs as tuples."""
+    return {name: tuple(shape) for name, shape in (shapes or {}).items()}
+
+
+def is_graph(model: str, *, own: bool) -> bool:
+    """Whether ``model`` is an ONNX graph that is run on data for its inputs, ``own`` ones or made ones.
+
+    Raises:
+        InputError: It is no ONNX file, and data are given.
+    """
+    if Path(model).suffix != ".onnx":
+        if own:
+            raise InputError(f"{model}: shapes, values, inputs and profile only apply to .onnx files")
+        return False
+    return own or needs_feed(model)
+
+
+def check_graph(model: str, runtime: str, refused: Mapping[str, object]) -> None:
+    """Checks the request for an ONNX graph that is run on data.
+
+    Raises:
+        InputError: An argument of ``refused`` is given, or the runtime runs no such graphs.
+    """
+    if given := [name for name, value in refused.items() if value is not None]:
+        raise InputError(
+            f"{', '.join(given)}: does not apply to {model}, whose inputs have shapes of their own; give them with "
+            "shapes (--shape)"
+        )
+    if runtime != "onnxruntime":
+        raise InputError(f"{model}: graphs with inputs of their own are measured in onnxruntime, not {runtime}")
+
+
+def _measure_graph(path: Path, feed: Feed, *, threads: int, keep: bool, profile: bool) -> Measured:
+    """Measures an ONNX graph on ``feed``; its operators too, if ``profile``."""
+    with tempfile.TemporaryDirectory() as room:
+        file = Path(room) / "feed.npz"
+        write_arrays(file, feed)
+        found = timed(
+            path,
+            None,
+            Workload(prompt_tokens=1, new_tokens=1),
+            runtime="onnxruntime",
+            threads=threads,
+            keep=keep,
+            options={"feed": str(file)},
+        )
+        if not profile:
+            return found
+        command = [sys.executable, "-m", "chipwise.deploy.graphs.sessions"]
+        request = {"model": str(path.resolve()), "feed": str(file), "threads": threads, "folder": room}
+        return replace(found, profile=tuple(ask_once(command, request, timeout_s=PROFILE_S)["rows"]))
 
 
 def _saturated(path: Path, found: Measurement) -> tuple[str, ...]:

@@ -40,6 +40,7 @@ LEAST_SAMPLES = 8
 CALIBRATED, SENSED, TIMED = 32, 24, 8  # samples for ranges, for losses of single products, and for timing
 TRY_S, FINAL_S, ROUNDS = 1.0, 2.5, 5  # seconds of passes of a pair while choosing and at the end; rounds at the end
 LEAST_WINS = 0.6  # share of pairs of passes in which a faster file wins
+NEARLY = 0.03  # difference in shares of the original's time that counts as nearly as fast
 LEAST_GAIN = 0.005  # of an operator's kind, as a share of the original's time; smaller ones are noise
 SLOWER = 1.05  # files that take this much longer are not judged
 BISECTIONS = 7
@@ -302,23 +303,26 @@ class _Run:
     def _paying(self, recipes: Mapping[str, Formats]) -> dict[tuple[str, str], float]:
         """Shares of the original's time that a format saves on all products of a kind, where it saves any.
 
-        Of the formats that differ only in their ranges or scales, the one with the least loss is taken among those that
-        are nearly as fast as the fastest.
+        Formats that are slower and lose more than another one are left out; of those that differ only in ranges or
+        scales and are nearly as fast, the one with the least loss is taken.
         """
-        best: dict[tuple[str, Sequence[str]], tuple[float, str]] = {}
+        found: dict[tuple[str, str], float] = {}
         for kind in sorted({item.operator for item in self.products}):
-            for name in OPERATORS:
-                recipe = recipes.get(f"{name}, {kind}")
-                tried = None if recipe is None else self.tried[digest(dict(recipe))]
-                if tried is None or tried.ratio is None or tried.upper is None or tried.ratio > 1 - LEAST_GAIN:
+            tried = {name: self.tried[digest(dict(recipes[f"{name}, {kind}"]))] for name in _formats_of(kind)}
+            paying = {
+                name: (item.ratio, item.loss)
+                for name, item in tried.items()
+                if item.ratio is not None and item.loss is not None and item.ratio <= 1 - LEAST_GAIN
+            }
+            for name, (ratio, loss) in paying.items():
+                rivals = [other for each, other in paying.items() if each != name]
+                nearly = [other for each, other in paying.items() if each != name and each in family(name)]
+                if any(faster <= ratio and better <= loss for faster, better in rivals):
                     continue
-                place, loss = (kind, family(name)), tried.loss or 0.0
-                if place not in best or loss < best[place][0]:
-                    best[place] = loss, name
-        # one member of the static family for the whole file: that of the kind that saves the most
-        found = {}
-        for (kind, _), (_, name) in best.items():
-            found[kind, name] = 1 - (self.tried[digest(dict(recipes[f"{name}, {kind}"]))].ratio or 1.0)
+                if any(better < loss and faster <= ratio + NEARLY for faster, better in nearly):
+                    continue
+                found[kind, name] = 1 - ratio
+        # one member of the static family for the whole file: that which saves the most
         statics = sorted((pair for pair in found if pair[1] in STATIC), key=lambda pair: -found[pair])
         return {pair: gain for pair, gain in found.items() if pair[1] not in STATIC or pair[1] == statics[0][1]}
 
@@ -436,6 +440,10 @@ class _Run:
             tried=tuple(sorted(self.tried.values(), key=lambda each: (not each.uniform, each.ratio or math.inf))),
             notes=tuple(notes),
         )
+
+
+def _formats_of(kind: str) -> list[str]:
+    return [name for name, operators in OPERATORS.items() if kind in operators]
 
 
 def _finite(x: float) -> float | None:

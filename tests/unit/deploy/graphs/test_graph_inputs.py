@@ -91,7 +91,7 @@ def test_a_value_that_cannot_be_read_says_how_to_write_it() -> None:
 def test_broken_files_and_missing_weights_give_one_line(tmp_path: Path, text_model: Path) -> None:
     broken = tmp_path / "broken.onnx"
     broken.write_bytes(text_model.read_bytes()[:-40])
-    with pytest.raises(SpecError, match=r"broken\.onnx: is not an ONNX file, or is damaged"):
+    with pytest.raises(SpecError, match=r"broken\.onnx: not an ONNX file, or a damaged one"):
         inputs_of(broken)
     with pytest.raises(SpecError, match="there is no such file"):
         inputs_of(tmp_path / "none.onnx")
@@ -101,6 +101,14 @@ def test_broken_files_and_missing_weights_give_one_line(tmp_path: Path, text_mod
     (tmp_path / "w.bin").unlink()
     with pytest.raises(SpecError, match=r"its weights are in w\.bin, which is missing"):
         inputs_of(apart)
+
+
+def test_axes_of_the_same_name_have_the_same_size(text_model: Path) -> None:
+    inputs = with_shapes(text_model, inputs_of(text_model), {"ids": (2, 9)})
+    assert [item.shape for item in inputs] == [(2, 9), (2, 9)]
+    assert made_feed(text_model, inputs, {}, {}, seed=0)["mask"].shape == (2, 9)
+    with pytest.raises(SpecError, match="cannot be"):
+        with_shapes(text_model, inputs_of(text_model), {"ids": (2, 9), "mask": (2, 8)})
 
 
 def saved(path: Path, **arrays: np.ndarray) -> Path:

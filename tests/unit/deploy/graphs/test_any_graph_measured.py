@@ -1,0 +1,92 @@
+"""Any ONNX graph is measured here and by a kit, on made data or given ones; what is wrong is said in one line."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import chipwise
+from chipwise.errors import InputError, MeasurementError
+
+onnx = pytest.importorskip("onnx")
+pytest.importorskip("onnxruntime")
+from onnx import TensorProto, helper, numpy_helper  # noqa: E402
+
+
+@pytest.fixture
+def detector(tmp_path: Path) -> Path:
+    """A convolution with external weights over images of open height and width, and the sum of its outputs."""
+    weight = numpy_helper.from_array(np.ones((16, 3, 3, 3), np.float32), "w")
+    nodes = [
+        helper.make_node("Conv", ["x", "w"], ["y"], name="only_conv"),
+        helper.make_node("Sqrt", ["y"], ["root"]),
+    ]
+    inputs = [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["n", 3, "high", "wide"])]
+    outputs = [helper.make_tensor_value_info("root", TensorProto.FLOAT, ["n", 16, None, None])]
+    graph = helper.make_graph(nodes, "g", inputs, outputs, [weight])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    path = tmp_path / "detector.onnx"
+    onnx.save(model, str(path), save_as_external_data=True, location="detector.bin", size_threshold=0)
+    return path
+
+
+@pytest.fixture
+def images(tmp_path: Path) -> Path:
+    path = tmp_path / "images.npz"
+    np.savez(path, x=np.ones((1, 3, 12, 9), np.float32))
+    return path
+
+
+def test_a_graph_is_measured_on_given_data_with_its_operators(detector: Path, images: Path) -> None:
+    found = chipwise.measure(detector, inputs=images, profile=True, keep=False)
+    measured = found.measurement
+    assert measured.encodes
+    assert measured.environment["inputs"] == {"x": [1, 3, 12, 9]}
+    assert measured.peak_memory_bytes is not None
+    assert 0 < measured.percentile("ttft", 0.5) <= measured.percentile("ttft", 0.99)
+    by_node = {row["node"]: row for row in found.profile}
+    convolutions = [row for row in by_node.values() if "Conv" in str(row["operator"])]
+    assert [row["outputs"] for row in convolutions] == [[[1, 16, 10, 7]]]  # 12 - 2 by 9 - 2
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ({}, r"shape \(n, 3, high, wide\); give its open axes with --shape x=1,3,…,…"),
+        ({"shapes": {"y": (1, 3, 8, 8)}}, "unknown input of detector.onnx 'y'"),
+        ({"shapes": {"x": (1, 4, 8, 8)}}, "cannot be"),
+        ({"shapes": {"x": (1, 3, 8, 8)}, "prompt": 4}, "prompt: does not apply to"),
+        ({"shapes": {"x": (1, 3, 8, 8)}, "runtime": "llama.cpp"}, "are measured in onnxruntime"),
+    ],
+)
+def test_wrong_requests_are_refused(detector: Path, arguments: dict, words: str) -> None:
+    with pytest.raises(InputError, match=words):
+        chipwise.measure(detector, keep=False, **arguments)
+
+
+def test_data_that_give_no_numbers_are_an_error(detector: Path, tmp_path: Path) -> None:
+    negative = tmp_path / "negative.npz"
+    np.savez(negative, x=np.full((1, 3, 8, 8), -1.0, np.float32))
+    with pytest.raises(MeasurementError, match="its output 'root' is not finite for these inputs"):
+        chipwise.measure(detector, inputs=negative, keep=False)
+
+
+def test_shapes_are_for_graphs_alone() -> None:
+    with pytest.raises(InputError, match=r"only apply to \.onnx files"):
+        chipwise.measure("gpt2", shapes={"x": (1,)})
+
+
+def test_a_kit_runs_any_graph_and_its_results_are_read_back(detector: Path, images: Path, tmp_path: Path) -> None:
+    packed = chipwise.kit(detector, inputs=images, out=tmp_path / "kit")
+    assert packed.kit.models[0].inputs == {"x": (1, 3, 12, 9)}
+    script = [sys.executable, "kit.py", "--rounds", "1", "--seconds", "0.01", "--prefills", "3", "--steps", "3"]
+    done = subprocess.run(script, cwd=packed.folder, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    imported = chipwise.import_measurements(packed.folder / "kit-results.json")
+    (measured,) = imported.measurements
+    assert measured.encodes
+    assert measured.environment["rounds"][0]["inputs"] == {"x": [1, 3, 12, 9]}
