@@ -1,0 +1,6 @@
+"""Files of users: any ONNX graph as a list of operators with FLOPs and bytes.
+
+``graph`` holds the records, which need no ONNX. ``read`` reads a file: it fixes open axes and values, lets ONNX Runtime
+fuse operators in a child process (``fuse``, which may crash on odd files), and infers shapes (``shapes`` has the rules
+for the runtime's own operators). ``operators`` classifies and counts each operator.
+"""

@@ -1,0 +1,101 @@
+"""A child process: ONNX Runtime fuses the operators of a fixed graph, and their shapes are inferred.
+
+The runtime may crash on odd graphs, so this is no part of the calling process. The job is a JSON object on the command
+line; the answer is the last line of the output.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from pathlib import Path
+
+import onnx
+import onnxruntime as ort
+
+from chipwise.model.graphs.graph import GraphInput
+from chipwise.model.graphs.shapes import Known, all_nodes, infer, run, unresolved
+
+LEVELS = {
+    "basic": ort.GraphOptimizationLevel.ORT_ENABLE_BASIC,
+    "extended": ort.GraphOptimizationLevel.ORT_ENABLE_EXTENDED,
+}
+INLINE_BYTES = 4096  # greater constants go to a file, so that graphs of any size can be read
+
+
+def main() -> None:
+    """Answers the job on the command line."""
+    job = json.loads(sys.argv[1])
+    output = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    os.dup2(2, 1)  # the runtime's own output
+    answer = fused(Path(job["file"]), folder=job["folder"], level=job["level"])
+    output.write(json.dumps(answer) + "\n")
+    output.flush()
+    os._exit(0)
+
+
+def fused(file: Path, *, folder: str, level: str) -> dict[str, object]:
+    """Fuses the graph of ``file``, whose external data lie in ``folder``; the answer names the new file."""
+    known: Known = {}
+    result = file
+    notes = []
+    if level != "none":
+        result = _optimised(file, folder, "basic")
+        basic = onnx.load(str(result), load_external_data=False)
+        known = infer(basic, {})
+        if level == "extended":
+            result = _optimised(file, folder, "extended")
+    model = onnx.load(str(result), load_external_data=False)
+    known = {name: each for name, each in known.items() if name in _tensors(model)}
+    _name_nodes(model)
+    named = result.with_name("named.onnx")
+    named.write_bytes(model.SerializeToString())
+    known = infer(model, known)
+    runs: dict[str, int] = {}
+    if left := unresolved(model.graph, known):
+        inputs = [
+            GraphInput(name=each.name, dtype=known[each.name][0], shape=known[each.name][1])
+            for each in model.graph.input
+        ]
+        try:
+            seen, runs = run(named, inputs)
+            known = seen | known
+            notes.append("some sizes depend on the data; they are those of a run with made inputs")
+        except Exception as error:  # the runtime's errors have no common class
+            complaint = str(error).strip().splitlines()[0]
+            notes.append(
+                f"the sizes of {len(left)} operators are unknown, and a run with made inputs failed: {complaint}"
+            )
+    return {"file": named.name, "shapes": known, "runs": runs, "notes": notes}
+
+
+def _optimised(file: Path, folder: str, level: str) -> Path:
+    """The graph after the runtime's optimisations; saved beside ``file``, large constants in a file of their own."""
+    result = file.with_name(f"{level}.onnx")
+    options = ort.SessionOptions()
+    options.log_severity_level = 4
+    options.intra_op_num_threads = 1
+    options.graph_optimization_level = LEVELS[level]
+    options.optimized_model_filepath = str(result)
+    for key, value in (
+        ("model_external_initializers_file_folder_path", folder),
+        ("optimized_model_external_initializers_file_name", f"{level}.weights"),
+        ("optimized_model_external_initializers_min_size_in_bytes", str(INLINE_BYTES)),
+    ):
+        options.add_session_config_entry(f"session.{key}", value)
+    ort.InferenceSession(file.read_bytes(), options, providers=["CPUExecutionProvider"])
+    return result
+
+
+def _tensors(model: onnx.ModelProto) -> set[str]:
+    return {name for node in model.graph.node for name in [*node.input, *node.output]}
+
+
+def _name_nodes(model: onnx.ModelProto) -> None:
+    for place, node in enumerate(all_nodes(model.graph)):
+        node.name = f"{node.name or node.op_type}#{place}"
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,83 @@
+"""A user's model as operators: what each is, its sizes, FLOPs and bytes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+Shape: TypeAlias = tuple[int, ...]
+
+PRODUCTS = (
+    "conv", "pointwise conv", "grouped conv", "depthwise conv", "transposed conv", "matmul", "batched matmul",
+    "attention", "recurrent",
+)  # fmt: skip
+"""Classes whose FLOPs are multiply-adds of a product; all other classes move data."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GraphInput:
+    """An input that the user must give, with all axes fixed."""
+
+    name: str
+    dtype: str  # a numpy name, such as float32
+    shape: Shape
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GraphOp:
+    """One operator after the runtime's fusions."""
+
+    name: str
+    op_type: str  # such as FusedConv
+    kind: str  # class of the law, such as "depthwise conv"; "unknown" if the operator cannot be counted
+    module: str  # path of the module it comes from, "" if names do not tell
+    flops: int | None  # a multiply-add is two; taps on padding are left out; None if it cannot be counted
+    padded_flops: int = 0  # FLOPs on taps that lie on padding, which some runtimes compute as well
+    weight_bytes: int = 0
+    read_bytes: int = 0  # activations
+    write_bytes: int = 0
+    dtype: str = "fp32"  # number format of the arithmetic
+    runs: int = 1  # how often it runs in one pass, in loops
+    gemm: Shape = ()  # of products: independent products, rows, columns, depth
+    inputs: tuple[Shape, ...] = ()
+    outputs: tuple[Shape, ...] = ()
+
+    @property
+    def bytes(self) -> int:
+        """All bytes that one run moves if nothing is cached."""
+        return self.weight_bytes + self.read_bytes + self.write_bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Graph:
+    """A user's model with fixed axes, in execution order."""
+
+    path: str
+    inputs: tuple[GraphInput, ...]
+    outputs: tuple[str, ...]
+    values: Mapping[str, object]  # inputs that were fixed to a value
+    ops: tuple[GraphOp, ...]
+    opset: int
+    parameters: int
+    weight_bytes: int  # stored
+    dtype: str  # format of most FLOPs: fp32, fp16, int8, int4
+    notes: tuple[str, ...] = field(default=())
+
+    @property
+    def flops(self) -> int:
+        """FLOPs of one pass, of all operators that can be counted."""
+        return sum((op.flops or 0) * op.runs for op in self.ops)
+
+    @property
+    def product_flops(self) -> int:
+        """FLOPs of convolutions, matrix products, attention and recurrent layers, padded taps included.
+
+        This is what counters of published FLOPs report.
+        """
+        return sum(((op.flops or 0) + op.padded_flops) * op.runs for op in self.ops if op.kind in PRODUCTS)
+
+    @property
+    def uncounted(self) -> tuple[GraphOp, ...]:
+        """Operators whose FLOPs and bytes are unknown."""
+        return tuple(op for op in self.ops if op.flops is None)

@@ -1,0 +1,21 @@
+"""Inputs made up for a run of a user's model."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from chipwise.core.arrays import AnyArray
+from chipwise.model.graphs.graph import GraphInput
+
+
+def made_inputs(inputs: Sequence[GraphInput], *, seed: int) -> dict[str, AnyArray]:
+    """Standard normal numbers, ones for whole numbers (a token's number, a mask, a length), true for truth values."""
+    random = np.random.default_rng(seed)
+    made: dict[str, AnyArray] = {}
+    for each in inputs:
+        kind = np.dtype(each.dtype)
+        normal = kind.kind == "f"
+        made[each.name] = random.standard_normal(each.shape).astype(kind) if normal else np.ones(each.shape, kind)
+    return made

@@ -1,0 +1,373 @@
+"""Reads an ONNX file: fixes axes and values, lets a child process fuse and infer, and counts each operator."""
+
+from __future__ import annotations
+
+import json
+import math
+import subprocess
+import sys
+import tempfile
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TypeAlias, TypedDict
+
+import numpy as np
+
+from chipwise.core.arrays import AnyArray
+from chipwise.errors import InputError, MissingExtra, UnknownName, Unsupported, counted, listed
+from chipwise.model.graphs.graph import Graph, GraphInput, GraphOp, Shape
+
+try:
+    import onnx
+    from onnx import numpy_helper
+
+    from chipwise.model.graphs.operators import operator_of
+except ImportError:  # pragma: no cover - depends on what is installed
+    raise MissingExtra("onnx", "search") from None
+
+Axis: TypeAlias = "int | str"  # a size, or the name of an open axis ("" if it has none)
+Value: TypeAlias = "float | int | bool | Sequence[object] | AnyArray"
+
+DOMAINS = {
+    "", "ai.onnx", "ai.onnx.ml", "com.microsoft", "com.microsoft.nchwc", "com.microsoft.experimental",
+    "com.ms.internal.nhwc", "ai.onnx.training", "ai.onnx.preview", "ai.onnx.preview.training",
+}  # fmt: skip
+CHILD_S = 1800.0  # longest time of the child process
+
+
+def is_graph(path: str | Path) -> bool:
+    """Whether a name means a file of this reader."""
+    return str(path).lower().endswith((".onnx", ".ort"))
+
+
+def model_inputs(path: str | Path) -> dict[str, tuple[str, tuple[Axis, ...]]]:
+    """Each input's dtype (as numpy names it) and axes, as the file states them.
+
+    Raises:
+        InputError: The file is missing, or not an ONNX model.
+    """
+    return _stated(load(path))
+
+
+def load(path: str | Path) -> onnx.ModelProto:
+    """The file without its external data.
+
+    Raises:
+        InputError: The file is missing, is not an ONNX model, or a file with its weights is missing.
+        Unsupported: The model has operators that ONNX Runtime lacks.
+    """
+    try:
+        model = onnx.load(str(path), load_external_data=False)
+    except FileNotFoundError:
+        raise InputError(f"{path}: no such file") from None
+    except IsADirectoryError:
+        raise InputError(f"{path}: this is a folder; name an ONNX file") from None
+    except Exception as error:  # protobuf's errors have no common class with those of files
+        raise InputError(f"{path}: not an ONNX file, or a damaged one: {_line(error)}") from None
+    if not model.graph.node and not model.graph.output:
+        raise InputError(f"{path}: not an ONNX file, or a damaged one: it holds no graph")
+    folder = Path(path).parent
+    for tensor in _tensors(model.graph):
+        if tensor.data_location == onnx.TensorProto.EXTERNAL:
+            place = next((each.value for each in tensor.external_data if each.key == "location"), "")
+            if not (folder / place).is_file():
+                raise InputError(
+                    f"{path}: the weights of {tensor.name!r} are in {place!r}, which is not beside the model"
+                )
+    own = {each.domain for each in model.functions}
+    for node in _nodes(model.graph):
+        if node.domain not in DOMAINS | own:
+            raise Unsupported(
+                f"{path}: node {node.name or node.op_type!r} is the custom operator {node.domain}:{node.op_type}, "
+                "which ONNX Runtime does not have; replace it by standard operators when you export the model"
+            )
+    return model
+
+
+def read_graph(
+    path: str | Path, shapes: Mapping[str, Sequence[int]] | None = None, values: Mapping[str, Value] | None = None
+) -> Graph:
+    """Reads an ONNX file as operators after ONNX Runtime's fusions.
+
+    Args:
+        path: The file; external data lie beside it.
+        shapes: Sizes of inputs with open axes, by input: ``{"x": (1, 3, 48, 320)}``; or of an open axis by its name:
+            ``{"side": (320,)}``. An open first axis, the batch, is 1 unless given.
+        values: Inputs that steer the graph, fixed to a value: ``{"sr": 16000}``. A number fills the input's shape.
+
+    Raises:
+        InputError: The file cannot be read, an open axis is not given, or a shape or value does not fit.
+        UnknownName: A shape or value is given for something that is no input.
+        Unsupported: A custom operator, or a graph that ONNX Runtime refuses.
+    """
+    model = load(path)
+    inputs, frozen = fix(model, path, shapes or {}, values or {})
+    sources = _modules(model.graph)
+    name_nodes(model)
+    with tempfile.TemporaryDirectory(prefix="chipwise-") as folder:
+        fixed = Path(folder) / "fixed.onnx"
+        fixed.write_bytes(model.SerializeToString())
+        found = _child(path, fixed)
+        fused = onnx.load(str(Path(folder) / found["file"]), load_external_data=False)
+    known: dict[str, tuple[str, Shape]] = {
+        name: (dtype, tuple(shape)) for name, (dtype, shape) in found["shapes"].items()
+    }
+    ops = tuple(_operators(fused.graph, known, found["runs"], sources))
+    weights = [each for each in _tensors(model.graph) if each.name not in frozen]
+    notes = list(found["notes"])
+    if unknown := [op for op in ops if op.flops is None]:
+        names = listed(sorted({f"{op.op_type} {op.name}" for op in unknown}))
+        notes.append(
+            f"{counted(len(unknown), 'operator')} cannot be counted, and count as neither FLOPs nor bytes: {names}"
+        )
+    return Graph(
+        path=str(path),
+        inputs=inputs,
+        outputs=tuple(each.name for each in model.graph.output),
+        values=frozen,
+        ops=ops,
+        opset=max((each.version for each in model.opset_import if each.domain in ("", "ai.onnx")), default=0),
+        parameters=sum(math.prod(each.dims) for each in weights),
+        weight_bytes=sum(tensor_bytes(each) for each in weights),
+        dtype=_main_dtype(ops),
+        notes=tuple(notes),
+    )
+
+
+def fix(
+    model: onnx.ModelProto, path: str | Path, shapes: Mapping[str, Sequence[int]], values: Mapping[str, Value]
+) -> tuple[tuple[GraphInput, ...], dict[str, object]]:
+    """Fixes the axes of ``model`` in place, and turns inputs with values into constants.
+
+    Returns:
+        The inputs that are left, and the fixed values by name.
+    """
+    stated = _stated(model)
+    axes = {axis for _, (_, shape) in stated.items() for axis in shape if isinstance(axis, str) and axis}
+    for name in values:
+        if name not in stated:
+            raise UnknownName(f"input of {path}", name, stated)
+    sizes: dict[str, int] = {}
+    for name, given in shapes.items():
+        if name not in stated and name not in axes:
+            raise UnknownName(f"input or axis of {path}", name, [*stated, *sorted(axes)])
+        if any(not isinstance(size, int) or size < 0 for size in given):
+            raise InputError(f"{path}: --shape {name}: sizes are whole numbers, not {list(given)}")
+        if name not in stated:
+            if len(given) != 1:
+                raise InputError(f"{path}: --shape {name} is one axis, so it takes one number, not {list(given)}")
+            sizes[name] = given[0]
+            continue
+        shape = stated[name][1]
+        if len(given) != len(shape):
+            raise InputError(
+                f"{path}: --shape {name} has {len(given)} axes, but the input has {len(shape)}: {_axes(shape)}"
+            )
+        for axis, size in zip(shape, given, strict=True):
+            if isinstance(axis, int) and axis != size:
+                raise InputError(
+                    f"{path}: --shape {name}: an axis of {axis} cannot be {size}; the input is {_axes(shape)}"
+                )
+            if isinstance(axis, str) and axis and sizes.setdefault(axis, size) != size:
+                raise InputError(f"{path}: the axis {axis!r} is given as {sizes[axis]} and as {size}")
+    fixed: dict[str, tuple[int, ...]] = {}
+    open_inputs = []
+    for name, (_, shape) in stated.items():
+        given = tuple(shapes.get(name, ()))
+        full = given or tuple(
+            axis if isinstance(axis, int) else sizes.get(axis, 1 if not place else -1)
+            for place, axis in enumerate(shape)
+        )
+        fixed[name] = full
+        if -1 in full and name not in values:
+            open_inputs.append(f"{name} ({_axes(shape)})")
+    if open_inputs:
+        example = next(name for name in stated if -1 in fixed[name] and name not in values)
+        raise InputError(
+            f"{path}: open axes: {'; '.join(open_inputs)}; give sizes, such as --shape {example}="
+            f"{','.join(str(size if size > 0 else 1) for size in fixed[example])} (or --value of an input)"
+        )
+    frozen: dict[str, object] = {}
+    left = []
+    for place in reversed(range(len(model.graph.input))):
+        each = model.graph.input[place]
+        if each.name not in stated:
+            continue
+        dtype = stated[each.name][0]
+        if each.name in values:
+            array = _array(path, each.name, values[each.name], dtype, fixed[each.name])
+            model.graph.initializer.append(numpy_helper.from_array(array, each.name))
+            frozen[each.name] = values[each.name]
+            del model.graph.input[place]
+            continue
+        shape = each.type.tensor_type.shape
+        del shape.dim[:]
+        for size in fixed[each.name]:
+            shape.dim.add().dim_value = size
+        left.append(GraphInput(name=each.name, dtype=dtype, shape=fixed[each.name]))
+    del model.graph.value_info[:]  # sizes of open axes would contradict
+    for output in model.graph.output:
+        if output.type.HasField("tensor_type"):
+            output.type.tensor_type.ClearField("shape")
+    return tuple(reversed(left)), frozen
+
+
+def name_nodes(model: onnx.ModelProto) -> None:
+    """Gives each node of the model a name of its own."""
+    seen: set[str] = set()
+    for place, node in enumerate(_nodes(model.graph)):
+        if not node.name or node.name in seen:
+            node.name = f"{node.name or node.op_type}#{place}"
+        seen.add(node.name)
+
+
+def tensor_bytes(tensor: onnx.TensorProto) -> int:
+    """Bytes of a stored tensor."""
+    count: int = math.prod(tensor.dims)
+    return -(-count * bits(tensor.data_type) // 8)
+
+
+def bits(data_type: int) -> int:
+    """Bits per value of an ONNX data type; strings count as 64."""
+    name = onnx.TensorProto.DataType.Name(data_type)
+    if name in ("INT4", "UINT4", "FLOAT4E2M1"):
+        return 4
+    if name in ("INT2", "UINT2"):
+        return 2
+    if name == "STRING":
+        return 64
+    width: int = 8 * onnx.helper.tensor_dtype_to_np_dtype(data_type).itemsize
+    return width
+
+
+def _operators(
+    graph: onnx.GraphProto, known: dict[str, tuple[str, Shape]], runs: Mapping[str, int], sources: Mapping[str, str]
+) -> Iterator[GraphOp]:
+    stored = {each.name: each for each in _tensors(graph)}
+    for node in _nodes(graph):
+        times = runs.get(node.name, 0) if runs else 1
+        if node.op_type in ("If", "Loop", "Scan") and runs:
+            continue  # its operators are listed themselves
+        if times == 0 or node.op_type == "Constant":
+            continue
+        module = next((sources[name] for name in node.output if name in sources), "")
+        yield operator_of(node, known, stored, runs=times, module=module)
+
+
+class _Fused(TypedDict):
+    """The answer of :mod:`chipwise.model.graphs.fuse`."""
+
+    file: str
+    shapes: dict[str, tuple[str, list[int]]]
+    runs: dict[str, int]
+    notes: list[str]
+
+
+def _child(path: str | Path, fixed: Path) -> _Fused:
+    """Runs :mod:`chipwise.model.graphs.fuse`, with fewer optimisations if the runtime refuses or crashes."""
+    complaint = ""
+    for level in ("extended", "basic", "none"):
+        job = {"file": str(fixed), "folder": str(Path(path).absolute().parent), "level": level}
+        command = [sys.executable, "-m", "chipwise.model.graphs.fuse", json.dumps(job)]
+        try:
+            run = subprocess.run(command, capture_output=True, text=True, timeout=CHILD_S, check=False)
+        except subprocess.TimeoutExpired:
+            raise Unsupported(f"{path}: ONNX Runtime did not finish within {CHILD_S:.0f} s") from None
+        if run.returncode == 0:
+            found: _Fused = json.loads(run.stdout.splitlines()[-1])
+            if level != "extended":
+                found["notes"].append(f"ONNX Runtime could not fuse operators ({complaint}); they are counted unfused")
+            return found
+        complaint = complaint or _line(run.stderr.strip().splitlines()[-1] if run.stderr.strip() else "it crashed")
+    raise Unsupported(f"{path}: ONNX Runtime refuses this model: {complaint}")
+
+
+def _stated(model: onnx.ModelProto) -> dict[str, tuple[str, tuple[Axis, ...]]]:
+    stored = {each.name for each in model.graph.initializer}
+    stated: dict[str, tuple[str, tuple[Axis, ...]]] = {}
+    for each in model.graph.input:
+        if each.name in stored:
+            continue
+        if not each.type.HasField("tensor_type"):
+            raise Unsupported(
+                f"the input {each.name!r} is no tensor but a {each.type.WhichOneof('value')}; only tensors are read"
+            )
+        tensor = each.type.tensor_type
+        axes: list[Axis] = [
+            dim.dim_value if dim.dim_value > 0 else "" if dim.dim_param in ("?", "") else dim.dim_param
+            for dim in tensor.shape.dim
+        ]
+        stated[each.name] = (str(onnx.helper.tensor_dtype_to_np_dtype(tensor.elem_type)), tuple(axes))
+    return stated
+
+
+def _array(path: str | Path, name: str, value: Value, dtype: str, shape: Sequence[int]) -> AnyArray:
+    """A fixed value as an array of the input's type; a single number fills the shape."""
+    try:
+        array = np.asarray(value).astype(dtype)
+    except (ValueError, TypeError):
+        raise InputError(f"{path}: --value {name}: {value!r} is no {dtype}") from None
+    if array.ndim == 0 and -1 not in shape:
+        return np.full(tuple(shape), array, dtype)
+    if array.ndim != len(shape) or any(size not in (-1, given) for size, given in zip(shape, array.shape, strict=True)):
+        said = ", ".join("?" if size < 0 else str(size) for size in shape)
+        raise InputError(f"{path}: --value {name} has the shape {array.shape}, but the input is ({said})")
+    return array
+
+
+def _modules(graph: onnx.GraphProto) -> dict[str, str]:
+    """The module that each tensor comes from, by the exporter's metadata or by the node's path."""
+    found = {}
+    for node in _nodes(graph):
+        told = next((each.value for each in node.metadata_props if each.key == "pkg.torch.onnx.name_scopes"), "")
+        scopes = [each.strip(" '[]") for each in told.split(",")]
+        path = scopes[-2] if len(scopes) > 1 else node.name.strip("/").rpartition("/")[0].replace("/", ".")
+        for name in node.output:
+            found[name] = path
+    return found
+
+
+def _nodes(graph: onnx.GraphProto) -> Iterator[onnx.NodeProto]:
+    """The nodes of a graph and of the graphs inside it, outer ones first."""
+    for node in graph.node:
+        yield node
+        for inner in _inner(node):
+            yield from _nodes(inner)
+
+
+def _inner(node: onnx.NodeProto) -> Iterator[onnx.GraphProto]:
+    for attribute in node.attribute:
+        if attribute.type == onnx.AttributeProto.GRAPH:
+            yield attribute.g
+        yield from attribute.graphs
+
+
+def _tensors(graph: onnx.GraphProto) -> Iterator[onnx.TensorProto]:
+    """Stored tensors, those of Constant nodes and inner graphs included; a constant is named by its output."""
+    yield from graph.initializer
+    for node in graph.node:
+        for attribute in node.attribute:
+            if node.op_type == "Constant" and attribute.type == onnx.AttributeProto.TENSOR:
+                tensor = onnx.TensorProto()
+                tensor.CopyFrom(attribute.t)
+                tensor.name = node.output[0]
+                yield tensor
+        for inner in _inner(node):
+            yield from _tensors(inner)
+
+
+def _axes(shape: Sequence[Axis]) -> str:
+    return ", ".join(str(axis) if axis else "?" for axis in shape) or "a single number"
+
+
+def _line(text: object) -> str:
+    return str(text).strip().partition("\n")[0][:300]
+
+
+def _main_dtype(ops: Sequence[GraphOp]) -> str:
+    """The format of most FLOPs."""
+    flops: Counter[str] = Counter()
+    for op in ops:
+        flops[op.dtype] += (op.flops or 0) * op.runs
+    return flops.most_common(1)[0][0] if flops else "fp32"
