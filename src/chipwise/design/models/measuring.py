@@ -17,6 +17,7 @@ from chipwise.deploy.export.exporters import check_memory, suffix_of
 from chipwise.deploy.export.gguf_read import read_design
 from chipwise.deploy.export.hf import load_pretrained
 from chipwise.deploy.graphs.inputs import Feed, write_arrays
+from chipwise.deploy.graphs.modules import Module, on_disk
 from chipwise.deploy.graphs.reading import feed_for, needs_feed
 from chipwise.deploy.measure import harness
 from chipwise.deploy.measure.measurement import Measurement
@@ -82,7 +83,7 @@ def beside(metrics: Mapping[str, float], predicted: Mapping[str, Predicted]) -> 
 
 
 def measure(
-    model: str | Path,
+    model: str | Path | Module,
     *,
     runtime: str | None = None,
     threads: int | None = None,
@@ -96,14 +97,15 @@ def measure(
     keep: bool = True,
     shapes: Mapping[str, Sequence[int]] | None = None,
     values: Mapping[str, float] | None = None,
-    inputs: str | Path | None = None,
+    inputs: str | Path | Sequence[object] | None = None,
     profile: bool = False,
 ) -> Measured:
     """Measures a model on this machine, or on another one over ssh.
 
     Args:
         model: A winner's folder, an exported file (``.onnx``, ``.gguf``), a Hugging Face folder or ``config.json``, a
-            spec file, or a known name. Models without weights are measured with random ones.
+            spec file, or a known name. Models without weights are measured with random ones. Also any other ONNX file,
+            or a PyTorch module.
         runtime: The runtime to measure in. Default: llama.cpp for GGUF files, else ONNX Runtime.
         threads: Threads of the runtime. Default: the run's own for a winner, else 1.
         batch: Concurrent requests. Default: the run's own for a winner, else 1.
@@ -118,13 +120,26 @@ def measure(
         shapes: Any other ONNX graph: shapes of inputs with open axes. An open first axis is 1 unless given.
         values: Any other ONNX graph: values that fill whole inputs.
         inputs: Any other ONNX graph: a ``.npz`` file with an array for each input. Default: random numbers, indices
-            within their tables, masks of ones.
+            within their tables, masks of ones. A module: its inputs, as ``(x,)``.
         profile: Also measure the operators of an ONNX graph.
 
     Raises:
         InputError: The model is unknown or does not fit in memory, or an argument is out of range.
         MeasurementError: The model cannot be loaded or run.
     """
+    text_only: dict[str, object] = {
+        "batch": batch,
+        "prompt": prompt,
+        "new": new,
+        "weights": weights,
+        "audio_s": audio_s,
+    }
+    text_only |= {"remote": remote, "sustained_s": sustained_s}
+    if not isinstance(model, str | Path) or not isinstance(inputs, str | Path | None):
+        with on_disk(model, inputs if isinstance(inputs, Sequence) else None, None) as (file, data):
+            check_graph(file.stem, runtime or "onnxruntime", text_only)
+            feed = feed_for(file, {}, {}, data)
+            return _measure_graph(file, feed, threads=threads or 1, keep=keep, profile=profile)
     model = str(model)
     runtime = table_name(runtime or runtime_of(model))
     winner = read_winner(Path(model))
@@ -133,9 +148,8 @@ def measure(
     if remote is None:
         harness.check_threads(threads)
     own = shapes is not None or values is not None or inputs is not None or profile
-    if is_graph(model, own=own):
-        text_only = {"batch": batch, "prompt": prompt, "new": new, "weights": weights, "audio_s": audio_s}
-        check_graph(model, runtime, text_only | {"remote": remote, "sustained_s": sustained_s})
+    if weights is None and is_graph(model, own=own):
+        check_graph(model, runtime, text_only)
         feed = feed_for(model, as_shapes(shapes), values or {}, inputs)
         return _measure_graph(Path(model), feed, threads=threads, keep=keep, profile=profile)
     with tempfile.TemporaryDirectory() as room:

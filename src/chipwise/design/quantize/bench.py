@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TypedDict, TypeVar
 
@@ -21,6 +21,7 @@ from chipwise.errors import MeasurementError, StudyError
 
 T = TypeVar("T")
 SILENT_S = 900.0  # after which a job counts as hung
+FILES = 4  # made files that are kept for the next question
 STATE = "state.json"
 
 
@@ -48,6 +49,7 @@ class Bench:
     def __init__(self, folder: Path, identity: str, setup: Setup, samples: Samples, *, resume: bool) -> None:
         self.folder, self._setup = folder, setup
         self._state = folder / STATE
+        self._files: list[str] = []  # formats' digests of the files that exist, the latest last
         self._kept: dict[str, dict[str, object]] = {}
         if self._state.exists():
             held = read_mapping(self._state)
@@ -129,22 +131,22 @@ class Bench:
         found = plain(self.ask("prepare", optimise=False, fix=False))
         return {"products": found, "note": note}
 
-    @contextlib.contextmanager
-    def file(self, formats: Formats) -> Iterator[str]:
-        """A file with these formats, removed afterwards.
+    def file(self, formats: Formats) -> str:
+        """The path of a file with these formats. It is there until a few others were asked for.
 
         Raises:
             MeasurementError: It cannot be made.
         """
         if not formats:
-            yield self._setup["prepared"]
-            return
-        path = self.folder / f"{digest(dict(formats))}.onnx"
-        self.ask("make", formats=dict(formats), out=str(path))
-        try:
-            yield str(path)
-        finally:
-            path.unlink(missing_ok=True)
+            return self._setup["prepared"]
+        key = digest(dict(formats))
+        path = self.folder / f"{key}.onnx"
+        if key not in self._files:
+            self.ask("make", formats=dict(formats), out=str(path))
+        self._files = [*(each for each in self._files if each != key), key]
+        while len(self._files) > FILES:
+            (self.folder / f"{self._files.pop(0)}.onnx").unlink(missing_ok=True)
+        return str(path)
 
     def outputs(self, model: str, samples: Sequence[int]) -> dict[int, dict[str, AnyArray]]:
         """The outputs of a file for each of these samples.

@@ -10,6 +10,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
 import re
 import shutil
@@ -25,7 +26,7 @@ from chipwise.core import units
 from chipwise.core.digest import digest, plain
 from chipwise.core.files import build, check_output, storage
 from chipwise.core.results import Result
-from chipwise.deploy.graphs.inputs import check_samples, samples_of, with_shapes
+from chipwise.deploy.graphs.inputs import Samples, check_samples, samples_of, with_shapes
 from chipwise.deploy.graphs.reading import inputs_of
 from chipwise.deploy.kits.kits import sha256_of
 from chipwise.deploy.measure.harness import check_threads
@@ -100,7 +101,7 @@ class QuantisedFile(Result):
         return [plain(item) for item in self.tried]
 
 
-def quantize(
+def quantise_file(
     model: str | Path,
     *,
     data: str | Path,
@@ -115,34 +116,7 @@ def quantize(
     resume: bool = False,
     on_progress: Progress = lambda stage, done, total: None,
 ) -> QuantisedFile:
-    """The fastest form of an ONNX file on this machine within a loss: number formats chosen by measured time and loss.
-
-    Half of the samples choose, the other half only score the result. If nothing beats the original, nothing is written.
-    Can be stopped and resumed; what is known so far is in a folder next to the output.
-
-    Args:
-        model: The ``.onnx`` file.
-        data: A ``.npz`` file that holds samples of each input along a first axis, or a folder of such files, one for
-            each sample. Further arrays, such as labels, are for the metric.
-        loss: Largest loss, such as ``<= 1 %``: of the metric's score; without a metric, the relative error of the worst
-            output, the divergence in nats of probabilities, or the share of whole numbers that differ.
-        metric: A function of a Python file, such as ``metric.py:score``, called as ``score(outputs, data)`` with a list
-            of arrays for each output and for each array of the data; more is better.
-        shapes: Sizes by which open axes of inputs are fixed in the written file.
-        values: Values to which inputs are fixed in the written file, which then ignores them.
-        out: The file to write. Default: ``NAME.quantised.onnx`` in the current folder.
-        threads: Threads of the runtime. With one, CPU time is measured, which other programs disturb little.
-        minutes: Most minutes for changes of single operators after the exact choice.
-        seed: Random seed of the split.
-        resume: Go on with a stopped run.
-        on_progress: Called with the stage, the finished steps and the total steps.
-
-    Raises:
-        InputError: The file, the data, the loss or the metric is wrong.
-        StudyError: The folder of the state holds another run, or this one and ``resume`` is not given.
-        MeasurementError: The runtime cannot run the original, or its outputs are not finite.
-        Unsupported: The graph has inputs that are no tensors, or more than 2 GB.
-    """
+    """The fastest form of the ONNX file ``model``; see :func:`chipwise.quantize`."""
     limit = parse_loss(loss)
     source, target = Path(model), Path(out if out is not None else f"{Path(model).stem}.quantised.onnx")
     check_output(target, source=source)
@@ -166,7 +140,7 @@ def quantize(
         "threads": threads,
         "folder": str(folder),
     }
-    seen = [hash_of(samples.feeds), None if metric is None else [metric, sha256_of(Path(metric.rpartition(":")[0]))]]
+    seen = [hash_of(samples), None if metric is None else [metric, sha256_of(Path(metric.rpartition(":")[0]))]]
     identity = digest([sha256_of(source), seen, limit, values, setup["shapes"], threads, seed, minutes])
     with Bench(folder, identity, setup, samples, resume=resume) as bench:
         original = bench.outputs(str(source), order)
@@ -178,11 +152,14 @@ def quantize(
     return found
 
 
-def hash_of(feeds: Sequence[Mapping[str, np.ndarray]]) -> str:
-    """A digest of data."""
-    return digest(
-        [[name, array.shape, digest(array.tobytes().hex())] for feed in feeds for name, array in feed.items()]
-    )
+def hash_of(samples: Samples) -> str:
+    """SHA-256 of data, hex."""
+    found = hashlib.sha256()
+    for arrays in (*samples.feeds, samples.extra):
+        for name, array in arrays.items():
+            found.update(f"{name} {array.shape} {array.dtype}".encode())
+            found.update(np.ascontiguousarray(array).tobytes())
+    return found.hexdigest()
 
 
 def parse_loss(loss: str | float) -> float:
@@ -258,26 +235,24 @@ class _Run:
 
     def _made(self, formats: Formats) -> dict[str, float | None]:
         """Time, size and, unless it is much slower, loss of a file."""
-        with self._bench.file(formats) as file:
-            ratio = self._bench.timed(self._source, file, self._choosing[:TIMED], TRY_S)["ratio"]
-            found: dict[str, float | None] = {"ratio": ratio, "size_bytes": Path(file).stat().st_size}
-            if ratio >= SLOWER:
-                return found
-            loss = self._judge.loss(self._bench.outputs(file, self._choosing))
+        file = self._bench.file(formats)
+        ratio = self._bench.timed(self._source, file, self._choosing[:TIMED], TRY_S)["ratio"]
+        found: dict[str, float | None] = {"ratio": ratio, "size_bytes": Path(file).stat().st_size}
+        if ratio >= SLOWER:
+            return found
+        loss = self._judge.loss(self._bench.outputs(file, self._choosing))
         return found | {"loss": _finite(loss.value), "upper": _finite(loss.upper)}
 
     def _sensed(self, formats: Formats) -> dict[str, float | None]:
         """What a file adds to the loss of each output, on a part of the data."""
-        with self._bench.file(formats) as file:
-            found = self._judge.additive(self._bench.outputs(file, self._choosing[:SENSED]))
+        file = self._bench.file(formats)
+        found = self._judge.additive(self._bench.outputs(file, self._choosing[:SENSED]))
         return {name: _finite(x) for name, x in found.items()}
 
     def _timed_at_end(self, formats: Formats | None) -> Mapping[str, float]:
         """Times of a file, or of the original itself, in alternation with the original, for longer."""
-        if formats is None:
-            return self._bench.timed(self._source, self._source, self._choosing[:TIMED], FINAL_S)
-        with self._bench.file(formats) as file:
-            return self._bench.timed(self._source, file, self._choosing[:TIMED], FINAL_S)
+        file = self._source if formats is None else self._bench.file(formats)
+        return self._bench.timed(self._source, file, self._choosing[:TIMED], FINAL_S)
 
     def _sensitivities(self, recipes: Mapping[str, Formats]) -> dict[str, list[Candidate]]:
         """For each product the formats that pay for its kind, with the losses of that product alone in that format."""
@@ -359,8 +334,8 @@ class _Run:
         nodes = sorted(candidates, key=lambda node: -max((item.saved for item in candidates[node]), default=0.0))
         moves = [(node, name) for node in nodes for name in (None, *(item.format for item in candidates[node]))]
         spent_s = 0.0
-        for i, (node, name) in enumerate(moves):
-            self._progress("changes of single products", i, len(moves))
+        for node, name in moves:
+            self._progress("seconds of changes of single products", int(spent_s), math.ceil(60 * self._minutes))
             if not (kept := self._within()) or spent_s > 60 * self._minutes:
                 return
             best = self._formats[kept[0]]
@@ -382,8 +357,8 @@ class _Run:
     def _compare(self, best: Formats, changed: Formats) -> dict[str, float]:
         """Times of a changed file in alternation with the best one, and the seconds that this took."""
         began = time.monotonic()
-        with self._bench.file(best) as first, self._bench.file(changed) as second:
-            timed = self._bench.timed(first, second, self._choosing[:TIMED], TRY_S)
+        files = self._bench.file(best), self._bench.file(changed)
+        timed = self._bench.timed(*files, self._choosing[:TIMED], TRY_S)
         return {**timed, "seconds": time.monotonic() - began}
 
     def final(self, chosen: Sequence[Formats], scoring: Sequence[int], target: Path, *, threads: int) -> QuantisedFile:
@@ -405,13 +380,13 @@ class _Run:
         for formats in sorted(chosen[:3], key=lambda each: float(np.median(rounds[digest(dict(each))]))):
             if np.median(rounds[digest(dict(formats))]) >= 1 - noise:
                 break
-            with bench.file(formats) as file:
-                scored = self._judge.loss(bench.outputs(file, scoring))
-                if scored.value <= self._limit:
-                    best = formats
-                    with storage(target):
-                        shutil.copyfile(file, target)
-                    break
+            file = bench.file(formats)
+            scored = self._judge.loss(bench.outputs(file, scoring))
+            if scored.value <= self._limit:
+                best = formats
+                with storage(target):
+                    shutil.copyfile(file, target)
+                break
             notes.append(
                 f"{told(formats, self.products)}: lost {scored.value:.4f} on the data that chose nothing; discarded"
             )

@@ -90,3 +90,17 @@ def test_a_kit_runs_any_graph_and_its_results_are_read_back(detector: Path, imag
     (measured,) = imported.measurements
     assert measured.encodes
     assert measured.environment["rounds"][0]["inputs"] == {"x": [1, 3, 12, 9]}
+
+
+def test_a_module_is_measured_like_its_graph_and_stays_as_it_was() -> None:
+    torch = pytest.importorskip("torch")
+    module = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.Dropout(0.5))
+    found = chipwise.measure(module, inputs=(torch.ones(3, 4),), keep=False)
+    assert found.measurement.environment["inputs"] == {"input": [3, 4]}
+    assert module.training
+    with pytest.raises(InputError, match="Sequential cannot be exported to ONNX: "):
+        chipwise.measure(module, inputs=(torch.ones(3, 5),), keep=False)
+    with pytest.raises(InputError, match=r"give inputs=\(x,\)"):
+        chipwise.measure(module, keep=False)
+    with pytest.raises(InputError, match="takes 1 inputs, not 2"):
+        chipwise.measure(module, inputs=(torch.ones(3, 4), torch.ones(3, 4)), keep=False)
