@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     from chipwise.predict.cost.model import Predicted, parameters_said, passes
     from chipwise.predict.cost.request import throughput
     from chipwise.predict.cost.whole_run import RunEstimate
-    from chipwise.predict.explain import apply, html
+    from chipwise.predict.explain import html
     from chipwise.predict.explain.advice import Advice
     from chipwise.predict.explain.comparison import Comparison, Winner
     from chipwise.predict.explain.explanation import SHOWN, Explanation, PhaseAnswer, to_data

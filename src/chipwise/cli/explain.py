@@ -17,7 +17,6 @@ from chipwise.core import units
 from chipwise.core.extras import require
 from chipwise.core.files import check_output, write_output
 from chipwise.core.layout import Column, Table
-from chipwise.errors import InputError
 
 WIDTH = 16  # length of the longest bar in characters
 
@@ -52,9 +51,7 @@ def command(
         bool, typer.Option("--all", help="Also show small gains and changes whose gain is uncertain.")
     ] = False,
     other_chips: Annotated[bool, typer.Option("--other-chips", help="Also suggest other devices.")] = False,
-    apply: Annotated[int | None, typer.Option(help="Write the model with advice number N applied.", min=1)] = None,
-    out: Annotated[Path | None, typer.Option(help="File that --apply writes.")] = None,
-    html: Annotated[Path | None, typer.Option(help="Write a page with roofline, waterfall and curves.")] = None,
+    html: Annotated[Path | None, typer.Option(help="Write a page with roofline and waterfall.")] = None,
     train_tokens: options.TrainTokens = None,
     as_json: options.AsJson = False,
 ) -> None:
@@ -65,8 +62,6 @@ def command(
     This machine: chipwise explain spec.json --device here --prompt 64 --new 64
 
     Training: chipwise explain gpt2 --device a100-sxm-80gb --train --batch 12 --prompt 1024
-
-    Advice: chipwise explain config.json --device l4 --apply 1 --out new-config.json
     """
     model = answers.alike.named(model, like)
     if explained(context, model, as_json=as_json):
@@ -75,8 +70,6 @@ def command(
         refuse(context, "checkpoint", why="is for --train")
     else:
         refuse(context, "new", "kv", "shared", "images", "audio", why="is for serving, not for --train")
-    if apply is None:
-        refuse(context, "out", why="needs --apply N")
     device = completion.sized(device, memory)
     asked: dict[str, Any] = {"runtime": runtime, "weights": weights, "prompt": prompt, "new": new, "batch": batch}
     if images:
@@ -84,13 +77,9 @@ def command(
     else:
         refuse(context, "size", why="is the size of --images")
     asked["audio_s"] = audio
-    if apply is not None and out is None:
-        raise typer.BadParameter("--apply needs --out, the file to write the changed model to")
     if html is not None:
         require("plotly")
-    for path in (html, out):
-        if path is not None:
-            check_output(path)
+        check_output(html)
     found = api.explain(
         model, device=device, kv=kv, tp=tp, pp=pp, ep=ep, dp=dp, shared=shared, train=train, checkpoint=checkpoint,
         sensitivity=sensitivity, threads=threads, every=every, other_chips=other_chips, **asked,
@@ -103,16 +92,6 @@ def command(
     if html is not None:
         write_output(html, answers.html.page(model, found))
         notices.print(f"wrote {html}")
-    if apply is not None and out is not None:
-        notices.print(_apply(found, apply, out, model))
-
-
-def _apply(found: answers.Explanation, number: int, out: Path, model: str) -> str:
-    if number > len(found.advice):
-        raise InputError(f"--apply {number}: there are {len(found.advice)} pieces of advice; --all shows more")
-    advice = found.advice[number - 1]
-    kind = answers.apply.apply(found.case, advice, out, original=model)
-    return f"wrote {out} ({kind}): {advice.proposal.title}"
 
 
 def _print(model: str, found: answers.Explanation, *, every: bool) -> None:

@@ -169,7 +169,7 @@ SERVED = (
 )  # fmt: skip
 LANGUAGE = ("prompt", "new", "kv", "weights", "images", "size", "audio")
 EXPLAINED = (
-    "pp", "ep", "dp", "shared", "train", "checkpoint", "sensitivity", "threads", "every", "other_chips", "apply", "out",
+    "pp", "ep", "dp", "shared", "train", "checkpoint", "sensitivity", "threads", "every", "other_chips",
     "html", "train_tokens", "memory",
 )  # fmt: skip
 

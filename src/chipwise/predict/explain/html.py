@@ -12,8 +12,7 @@ from chipwise.core.page.figures import Figure
 from chipwise.core.page.markup import safe, section, table
 from chipwise.predict.explain.advice import Advice
 from chipwise.predict.explain.explanation import Explanation, PhaseAnswer
-from chipwise.predict.explain.plots import curve_views, roofline_figure
-from chipwise.predict.explain.saturation import Curve, context_curve
+from chipwise.predict.explain.plots import roofline_figure
 from chipwise.predict.explain.wording import factor_text, gain_text, side_effects
 
 MEMORY = "Memory"
@@ -28,8 +27,6 @@ def page(model: str, found: Explanation) -> str:
     Raises:
         MissingExtra: plotly is not installed.
     """
-    context = context_curve(found.case)
-    curves = [*found.saturation, *([context] if context else [])]
     figures: dict[str, list[Figure]] = {}
     sections = []
     for phase in found.phases:
@@ -42,10 +39,6 @@ def page(model: str, found: Explanation) -> str:
             "memory levels, flat lines dense peaks, both from the data sheet."
         )
         sections.append(section("roofline", "Roofline", _plot("roofline", 520), caption))
-    for i, curve in enumerate(curves):
-        views = curve_views(curve)
-        figures[f"curve-{i}"] = [view for _, view in views]
-        sections.append(_curve(f"curve-{i}", curve, [label for label, _ in views]))
     sections += [_memory(found), _advice(found.advice), _notes(found)]
     return document(f"{model} · chipwise", f"{_head(model, found)}\n{''.join(sections)}{_foot()}", figures=figures)
 
@@ -145,21 +138,6 @@ def _bars(phase: PhaseAnswer) -> str:
 
 def _plot(key: str, height: int) -> str:
     return f'<div class="plot" id="plot-{key}" style="min-height:{height}px"></div>'
-
-
-def _curve(key: str, curve: Curve, labels: Sequence[str]) -> str:
-    buttons = "".join(
-        f'<button type="button" data-plot="{key}" data-view="{i}" aria-pressed="{str(i == 0).lower()}">'
-        f"{safe(label)}</button>"
-        for i, label in enumerate(labels)
-    )
-    caption = ""
-    if curve.saturation is not None:
-        caption = (
-            f"Saturated at about {units.number(curve.saturation)} {curve.unit}: below it more work is nearly free."
-        )
-    body = f'<div class="views">{buttons}</div>{_plot(key, 430)}'
-    return section(key, f"Against {curve.unit}", body, safe(caption))
 
 
 def _memory(found: Explanation) -> str:

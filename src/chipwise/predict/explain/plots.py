@@ -1,4 +1,4 @@
-"""Figures of an explanation: roofline and curves."""
+"""The roofline of an explanation."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from chipwise.core.page.figures import BOUND_COLOURS, Figure, Trace, axis, escap
 from chipwise.errors import Unsupported
 from chipwise.hardware.datasheet import DeviceProfile
 from chipwise.predict.explain.explanation import Operator, PhaseAnswer
-from chipwise.predict.explain.saturation import Curve
 
 FORMATS = ("fp8", "int8", "bf16", "fp16", "fp32")
 _SYMBOLS = {"prefill": "circle", "decode": "diamond"}
@@ -108,41 +107,3 @@ def _points(phase: PhaseAnswer, bound: str, group: Sequence[Operator]) -> Trace:
         ],
         "hoverinfo": "text",
     }
-
-
-def curve_views(curve: Curve) -> list[tuple[str, Figure]]:
-    """Latency, throughput and price against the batch or context, with the saturation point marked."""
-    views = [
-        ("latency", _curve(curve, curve.latency_s, "time", "seconds of a pass (predicted)")),
-        ("throughput", _curve(curve, curve.tokens_per_s, "rate", "tokens per second (predicted)")),
-    ]
-    if curve.usd_per_1k_tokens:
-        views.append(("price", _curve(curve, curve.usd_per_1k_tokens, "token_price", "price of tokens (predicted)")))
-    return views
-
-
-def _curve(curve: Curve, values: Sequence[float], kind: str, title: str) -> Figure:
-    line: Trace = {
-        "type": "scatter",
-        "mode": "lines+markers",
-        "x": list(curve.sizes),
-        "y": list(values),
-        "line": {"color": "@accent", "width": 2},
-        "showlegend": False,
-        "hovertext": [
-            f"{size:,} {escape(curve.unit)}<br><b>{units.show(value, kind)}</b>"
-            for size, value in zip(curve.sizes, values, strict=True)
-        ],
-        "hoverinfo": "text",
-    }
-    x = axis(curve.sizes, "count", curve.unit, log=True)
-    y = axis(values, kind, title, log=max(values) > 5 * min(values))
-    marks: Figure = {}
-    low, high = span(x)
-    if curve.saturation is not None and low < curve.saturation < high:
-        at = {"x0": curve.saturation, "x1": curve.saturation, "y0": 0, "y1": 1, "yref": "paper"}
-        marks["shapes"] = [{"type": "line", **at, "line": {"color": "@knee", "width": 2, "dash": "dot"}}]
-        label = {"text": f"saturated at {units.number(curve.saturation)}", "x": math.log10(curve.saturation), "y": 1}
-        style = {"yref": "paper", "yanchor": "bottom", "showarrow": False, "font": {"size": 12, "color": "@knee"}}
-        marks["annotations"] = [label | style]
-    return figure([line], xaxis=x, yaxis=y, **marks)

@@ -18,13 +18,11 @@ from chipwise.predict.explain.waterfall import decode_step_s
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Curve:
-    """Amounts of work (tokens of a pass, requests in flight, tokens of context) and their costs."""
+    """Amounts of work (tokens of a pass, requests in flight) and their times."""
 
     unit: str
     sizes: tuple[int, ...]
     latency_s: tuple[float, ...]  # seconds of the pass, without waiting
-    tokens_per_s: tuple[float, ...]
-    usd_per_1k_tokens: tuple[float, ...]  # empty if the chip has no price
     saturation: float | None = None  # in units of ``sizes``
 
 
@@ -55,14 +53,6 @@ def token_curve(case: Case, *, most: int = 16_384) -> Curve | None:
     return _curve(alone, "tokens of a pass", sizes, "prompt_tokens", "prefill")
 
 
-def context_curve(case: Case, *, most: int = 131_072) -> Curve | None:
-    """Seconds of a step by tokens of context."""
-    if not case.generates:
-        return None
-    sizes = [2**i for i in range(7, 18) if 2**i <= min(most, case.arch.max_tokens)]
-    return _curve(case, "tokens of context", sizes, "prompt_tokens", "decode")
-
-
 def _curve(case: Case, unit: str, sizes: Sequence[int], field: str, phase: str) -> Curve | None:
     alone = case.question.but(shared_tokens=0, cached_tokens=0)
     questions = [alone.but(**{field: size}) for size in sizes]
@@ -71,17 +61,12 @@ def _curve(case: Case, unit: str, sizes: Sequence[int], field: str, phase: str) 
     if len(found) < 3:
         return None
     latency = [_latency_s(case, question, answer, phase) for _, question, answer in found]
-    rates = [_tokens(question, phase) / seconds for (_, question, _), seconds in zip(found, latency, strict=True)]
-    price = case.sheet.price if case.sheet is not None else None
-    usd = [1000 * price.number * found[0][2].devices / rate for rate in rates] if price is not None else []
     sizes = [size for size, _, _ in found]
     return Curve(
         unit=unit,
         sizes=tuple(sizes),
         latency_s=tuple(latency),
-        tokens_per_s=tuple(rates),
-        usd_per_1k_tokens=tuple(usd),
-        saturation=saturation_point(sizes, latency) if unit != "tokens of context" else None,
+        saturation=saturation_point(sizes, latency),
     )
 
 
@@ -89,7 +74,3 @@ def _latency_s(case: Case, question: CostQuestion, answer: CostEstimate, phase: 
     if phase == "prefill":
         return answer.ttft_s
     return decode_step_s(Case(question=question, estimate=answer, pricer=case.pricer))
-
-
-def _tokens(question: CostQuestion, phase: str) -> int:
-    return question.prompt_tokens if phase == "prefill" else question.batch

@@ -66,7 +66,7 @@ def test_at_most_five_pieces_of_advice_are_shown_and_the_rest_on_request() -> No
     gains = [float(gain) for gain in re.findall(r": ([\d.,]+)x ", short)]
     assert min(gains) >= 1.05
     assert "(1.97 to 1.97)" not in long
-    for number in shown:  # --all numbers them alike, so that --apply N means the same
+    for number in shown:  # --all numbers them alike
         title = re.search(rf"^ ?{number}\. (.*)$", short, re.MULTILINE)
         assert title is not None
         assert title[0] in long

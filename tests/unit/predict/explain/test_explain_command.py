@@ -42,26 +42,6 @@ def test_json_holds_the_same(tmp_path: Path) -> None:
     assert sum(part["seconds"] for part in data["phases"][1]["parts"]) == pytest.approx(data["phases"][1]["seconds"])
 
 
-def test_advice_is_applied_by_its_number(tmp_path: Path) -> None:
-    data = json.loads(
-        printed("explain", "meta-llama/Llama-2-7b-hf", "--device", "a100-sxm-80gb", "--prompt", "32000", "--json")
-    )
-    number = next(each["number"] for each in data["advice"] if each["rule"] == "kv_heads")
-    out = tmp_path / "new-config.json"
-    printed(
-        *("explain", "meta-llama/Llama-2-7b-hf", "--device", "a100-sxm-80gb", "--prompt", "32000"),
-        *("--apply", str(number), "--out", str(out)),
-    )
-    assert json.loads(out.read_text())["num_key_value_heads"] == 8
-
-
-def test_a_number_beyond_the_advice_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="there are"):
-        runner.invoke(
-            app, ["explain", "gpt2", "--apply", "99", "--out", str(tmp_path / "x.json")], catch_exceptions=False
-        )
-
-
 def test_the_page_stands_alone(tmp_path: Path) -> None:
     out = tmp_path / "page.html"
     printed("explain", "gpt2", "--device", "a100-sxm-80gb", "--html", str(out))
@@ -69,8 +49,7 @@ def test_the_page_stands_alone(tmp_path: Path) -> None:
     assert page.count("plotly.js v") <= 1
     assert "<script src" not in page
     assert 'rel="stylesheet"' not in page
-    for key in ("roofline", "curve-0", "curve-1", "curve-2"):
-        assert f'id="plot-{key}"' in page
+    assert 'id="plot-roofline"' in page
     for key in ("waterfall-prefill", "waterfall-decode"):
         assert f'id="{key}"' in page
 
@@ -94,16 +73,13 @@ def test_models_are_compared_in_a_table() -> None:
     assert data["cells"][0]["metrics"]["tpot_p50"]["value"] > 0
 
 
-def test_a_training_step_is_explained_and_its_advice_applied(tmp_path: Path) -> None:
+def test_a_training_step_is_explained_with_advice() -> None:
     asked = ("explain", "gpt2", "--device", "a100-sxm-80gb", "--train", "--batch", "12", "--prompt", "1024")
     text = printed(*asked)
     assert "Training is compute-bound" in text
     assert "a training step" in text
     data = json.loads(printed(*asked, "--json"))
-    number = next(each["number"] for each in data["advice"] if each["rule"] == "vocabulary")
-    out = tmp_path / "padded.json"
-    printed(*asked, "--apply", str(number), "--out", str(out))
-    assert json.loads(out.read_text())["vocab_size"] == 50_304
+    assert "vocabulary" in {each["rule"] for each in data["advice"]}
 
 
 def test_shared_tokens_bring_advice_about_them() -> None:

@@ -15,7 +15,7 @@ from chipwise.model.arch.arch import uniform
 from chipwise.predict.explain.cases import calibrated_case
 from chipwise.predict.explain.explanation import Explanation, explain_case
 from chipwise.predict.explain.html import page
-from chipwise.predict.explain.plots import curve_views, roofline_figure
+from chipwise.predict.explain.plots import roofline_figure
 
 
 @pytest.fixture(scope="module")
@@ -26,8 +26,6 @@ def found() -> Explanation:
 def figures(found: Explanation) -> Iterator[dict[str, Any]]:
     assert found.case.sheet is not None
     yield roofline_figure(found.case.sheet, found.phases)
-    for curve in found.saturation:
-        yield from (view for _, view in curve_views(curve))
 
 
 def strings(value: Any) -> Iterator[str]:

@@ -80,11 +80,10 @@ def test_what_never_grows_is_never_saturated() -> None:
     assert saturation_point([1, 2, 4], [1.0, 1.0, 1.0]) is None
 
 
-def test_more_at_once_is_never_faster_and_throughput_rises() -> None:
+def test_more_at_once_is_never_faster() -> None:
     for curve in (batch_curve(case("gpt2")), token_curve(case("meta-llama/Llama-3.1-8B"))):
         assert curve is not None
         assert curve.latency_s[-1] > curve.latency_s[0]
-        assert curve.tokens_per_s[-1] > curve.tokens_per_s[0]
 
 
 def test_an_encoder_has_no_batch_of_decodes() -> None:
