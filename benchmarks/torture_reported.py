@@ -110,7 +110,6 @@ def plan_files() -> Iterator[Case]:
     readers = {
         "--resume": (*PLAN, "--out", "p.json", "--resume"),
         "check": ("plan", "check", "p.json", "--results", "r.json"),
-        "diff": ("plan", "diff", "p.json", "p.json"),
     }
     damages: tuple[tuple[str, object], ...] = (
         *(("answer.question", value) for value in (None, [1], GONE)),

@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-PLOTS = ("front", "promised", "curves", "history")
+PLOTS = ("front", "promised", "curves")
 
 
 @pytest.mark.browser

@@ -72,7 +72,6 @@ def simulate(
     acceptance: float = 0.7,
     draft: str | None = None,
     batching: Literal["tokens", "requests"] = "tokens",
-    also: str | None = None,
     decode_device: str | None = None,
     decode_replicas: int = 1,
     decode_tp: int = 1,
@@ -124,7 +123,6 @@ def simulate(
         acceptance: Probability that a drafted token is accepted.
         draft: The draft model; ``ngram`` or None for drafts copied from the text, which take no time.
         batching: For encoders: steps of packed ``tokens``, or of ``requests`` padded to the longest.
-        also: Another device behind the same router, as ``DEVICE``, ``DEVICE:REPLICAS`` or ``DEVICE:REPLICAS:WEIGHT``.
         decode_device: Decode on this device and prefill on ``device``; the KV cache is transferred.
         decode_replicas: Number of decode replicas.
         decode_tp: Tensor-parallel degree for decode.
@@ -153,9 +151,8 @@ def simulate(
         batching=batching,
     )  # fmt: skip
     pools = Pools(
-        replicas=replicas, also=also, decode_device=decode_device, decode_replicas=decode_replicas, decode_tp=decode_tp,
-        link=link,
-    )  # fmt: skip
+        replicas=replicas, decode_device=decode_device, decode_replicas=decode_replicas, decode_tp=decode_tp, link=link
+    )
     return simulate_model(model, deployment, load, scheduling=scheduling, pools=pools, on_progress=on_progress)
 
 
@@ -259,8 +256,7 @@ def plan(
         speculation: Kinds of speculative decoding to consider: mappings with ``drafted`` tokens per step,
             ``acceptance`` (probability that a drafted token is accepted) and ``draft``, the draft model. Without
             ``draft``, tokens are copied from the text (n-grams).
-        fleets: ``together``; also ``apart`` (separate pools for prefill and decode) and ``mixed`` (two kinds of devices
-            behind one router).
+        fleets: ``together``; also ``apart``: separate pools for prefill and decode.
         link: Bandwidth from prefill to decode, such as ``"50 GB/s"``. Default: that of the prefill devices' links.
         prices: Prices by device instead of list prices, such as spot or reserved: ``{"h100-sxm": "1.9 USD/h"}``.
         max_devices: Maximum number of devices in a fleet.

@@ -1,4 +1,4 @@
-"""``chipwise plan``: finds chips, their number, arrangement and price; compares and checks plans."""
+"""``chipwise plan``: finds chips, their number, arrangement and price; checks plans against load tests."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ def command(
     model: Annotated[
         str,
         typer.Argument(
-            help="A model, a YAML file with the question; or `diff A B`, or `check PLAN`.",
+            help="A model, a YAML file with the question; or `check PLAN`.",
             autocompletion=completion.models,
         ),
     ],
-    files: Annotated[list[Path] | None, typer.Argument(help="The files of `diff` and `check`.")] = None,
+    file: Annotated[Path | None, typer.Argument(help="The file of `check`.")] = None,
     rate: options.Rate = None,
     trace: options.Trace = None,
     prompt: options.MeanPrompt = 1024,
@@ -66,7 +66,7 @@ def command(
     ] = None,
     fleets: Annotated[
         str,
-        typer.Option(help="together; also apart (prefill and decode in separate pools), mixed (two kinds of chips)."),
+        typer.Option(help="together; also apart: prefill and decode in separate pools."),
     ] = "together",
     link: options.Link = None,
     price: Annotated[list[str] | None, typer.Option(help="DEVICE=PRICE, such as h100-sxm='1.9 USD/h'.")] = None,
@@ -88,34 +88,31 @@ def command(
 
     chipwise plan meta-llama/Llama-3.1-8B --rate 20/s --prompt 1500 --new 250 --ttft-p99 500ms --tpot-p99 40ms
 
-    Separate pools for prefill and decode, and two kinds of chips: chipwise plan MODEL --rate 20/s --fleets
-    together,apart,mixed
+    Separate pools for prefill and decode: chipwise plan MODEL --rate 20/s --fleets together,apart
 
     Speculative decoding: chipwise plan Qwen/Qwen3-32B --rate 2/s --draft Qwen/Qwen3-0.6B:4:0.7 --draft ngram:4:0.4
 
     A question in a file: chipwise plan question.yaml
 
-    Compare two plans: chipwise plan diff a.json b.json
-
     Check a plan against a load test: chipwise plan check plan.json --results vllm-bench.json
     """
-    if model in ("diff", "check") and files:
-        _compare(model, files, results, as_json)
+    if model == "check" and file is not None:
+        _check(file, results, as_json)
         return
-    if files:
-        raise typer.BadParameter("name one MODEL; several files are for `plan diff A B` and `plan check PLAN`")
+    if file is not None:
+        raise typer.BadParameter("name one MODEL; a second name is for `plan check PLAN`")
     refuse(context, "results", why="is for `plan check`")
     if resume and out is None:
         raise typer.BadParameter("--resume needs --out, the file of the plan")
     in_file = model.endswith((".yaml", ".yml")) and rate is None and trace is None
     if in_file:
-        asked = [name for name in context.params if name not in ("model", "files", *ABOUT_OUTPUT)]
+        asked = [name for name in context.params if name not in ("model", "file", *ABOUT_OUTPUT)]
         refuse(context, *asked, why="is already set in the question file")
     if trace is not None:
         refuse(context, *options.OF_MADE_LOADS, why="is given by the --trace")
-    for file in (html, out):
-        if file is not None:
-            check_output(file)
+    for path in (html, out):
+        if path is not None:
+            check_output(path)
     given = {
         "ttft_p50": ttft_p50, "ttft_p95": ttft_p95, "ttft_p99": ttft_p99, "tpot_p50": tpot_p50, "tpot_p95": tpot_p95,
         "tpot_p99": tpot_p99, "e2e_p50": e2e_p50, "e2e_p95": e2e_p95, "e2e_p99": e2e_p99,
@@ -175,22 +172,10 @@ def _prices(given: list[str]) -> dict[str, object]:
     return found
 
 
-def _compare(what: str, files: list[Path], results: Path | None, as_json: bool) -> None:
-    if what == "diff":
-        if len(files) != 2:
-            raise typer.BadParameter("plan diff needs the files of two plans")
-        rows = answers.differences(*files)
-        if as_json:
-            json_of([{"name": name, "before": before, "after": after} for name, before, after in rows])
-            return
-        table = Table(columns=[Column(), *(Column(head=file.name, prose=True) for file in files)])
-        for row in rows:
-            table.add(*row)
-        print_table(table) if rows else say("the plans are equal")
-        return
-    if len(files) != 1 or results is None:
+def _check(file: Path, results: Path | None, as_json: bool) -> None:
+    if results is None:
         raise typer.BadParameter("plan check needs the file of one plan and --results FILE")
-    found = answers.load_tests.check(files[0], results)
+    found = answers.load_tests.check(file, results)
     if as_json:
         json_of(found)
         return

@@ -66,7 +66,6 @@ def command(
     batching: Annotated[
         Batching, typer.Option(help="Batching of text encoders: packed tokens or padded requests.")
     ] = Batching.TOKENS,
-    also: Annotated[str | None, typer.Option(help="A second kind of device: DEVICE[:REPLICAS[:WEIGHT]].")] = None,
     decode_device: Annotated[str | None, typer.Option(help="Decode on this device, prefill on --device.")] = None,
     decode_replicas: Annotated[int, typer.Option(help="Copies that decode.", min=1)] = 1,
     decode_tp: Annotated[int, typer.Option(help="Tensor-parallel degree of the decode devices.", min=1)] = 1,
@@ -103,7 +102,7 @@ def command(
             prefix_cache=prefix_cache,
             timeout_s=None if timeout is None else units.parse_field(timeout, "time", "--timeout"),
             request_s=units.parse_field(request_time, "time", "--request-time"), step_scale=step_scale,
-            drafted=drafted, acceptance=acceptance, draft=draft, batching=batching.value, also=also,
+            drafted=drafted, acceptance=acceptance, draft=draft, batching=batching.value,
             decode_device=decode_device, decode_replicas=decode_replicas, decode_tp=decode_tp, link=link, seeds=seeds,
             seed=seed, on_progress=advance,
         )  # fmt: skip

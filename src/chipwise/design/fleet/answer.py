@@ -37,15 +37,12 @@ SHOWN = ("ttft_p50", "ttft_p99", "tpot_p50", "tpot_p99", "e2e_p50", "e2e_p99")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SecondPool:
-    """The second pool of a fleet: deployment, number of replicas and devices of each.
-
-    ``share`` is its share of the requests; 1 if it decodes for all requests that the first pool prefills.
-    """
+    """The pool that decodes: deployment, number of replicas and devices of each; ``share`` is 1 in older files, too."""
 
     arrangement: Arrangement
     replicas: int
     devices: int
-    share: float
+    share: float = 1.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
@@ -399,10 +396,8 @@ def _reading_share(fleet: Fleet, share: float) -> float:
 def _second(fleet: Fleet) -> SecondPool | None:
     if fleet.second is None:
         return None
-    full = [count * each.capacity_per_s for each, count in fleet.pools]
     where = fleet.second.arrangement
-    share = 1.0 if fleet.kind == "apart" else full[1] / sum(full)
-    return SecondPool(arrangement=where, replicas=fleet.seconds, devices=fleet.seconds * where.devices, share=share)
+    return SecondPool(arrangement=where, replicas=fleet.seconds, devices=fleet.seconds * where.devices)
 
 
 def _saturation(finder: Finder, fleet: Fleet) -> tuple[float, str]:
@@ -412,22 +407,18 @@ def _saturation(finder: Finder, fleet: Fleet) -> tuple[float, str]:
         parts = (("prefill", fleet.replicas, first.reading), ("decode", fleet.seconds, second.writing))
         full = [(count * part.requests_per_s, f"{name}: {part.bottleneck}") for name, count, part in parts if part]
         return min(full, key=lambda each: each[0])
-    return sum(count * each.capacity_per_s for each, count in fleet.pools), fleet.candidate.full.bottleneck
+    return fleet.replicas * fleet.candidate.capacity_per_s, fleet.candidate.full.bottleneck
 
 
 def _serving(finder: Finder, fleet: Fleet) -> tuple[tuple[str, ...], str]:
     """The commands that serve a fleet; for separate prefill and decode, a deployment file."""
-    model = finder.question.model
-    pools = [(candidate.arrangement, count) for candidate, count in fleet.pools]
+    model, candidate = finder.question.model, fleet.candidate
     if fleet.kind == "apart":
-        return (), dynamo_yaml(model, *pools)
-    found = [
-        line
-        for candidate, count in fleet.pools
-        for line in commands_of(
-            model, candidate.arrangement, count, candidate.copy.policy, finder.longest, context=finder.evaluator.context
-        )
-    ]
+        return (), dynamo_yaml(model, *((each.arrangement, count) for each, count in fleet.pools))
+    found = commands_of(
+        model, candidate.arrangement, fleet.replicas, candidate.copy.policy, finder.longest,
+        context=finder.evaluator.context,
+    )  # fmt: skip
     return tuple(found), ""
 
 
@@ -435,12 +426,8 @@ def _joules(fleet: Fleet, finder: Finder, in_flight: float) -> float | None:
     """Joules per output token; None for separate prefill and decode, whose power is not modelled."""
     if fleet.kind == "apart":
         return None
-    parts = []
-    for candidate, count in fleet.pools:
-        batch = max(round(in_flight * candidate.copy.lanes), 1)
-        request = replace(candidate.arrangement.request(finder.question), batch=batch)
-        parts.append((request, count * candidate.capacity_per_s))
-    return joules_per_token(parts)
+    batch = max(round(in_flight * fleet.candidate.copy.lanes), 1)
+    return joules_per_token([replace(fleet.candidate.arrangement.request(finder.question), batch=batch)])
 
 
 def _limit_prices(finder: Finder, best: Fleet, limits: Mapping[str, float]) -> list[LimitPrice]:

@@ -15,7 +15,7 @@ import numpy as np
 
 from chipwise.core.statistics import Z90
 from chipwise.design.fleet.arrangements import Arrangement, check_positions
-from chipwise.design.fleet.question import FleetKind, FleetQuestion
+from chipwise.design.fleet.question import FleetQuestion
 from chipwise.errors import ChipwiseError, DoesNotFit, SpecError, Unsupported, counted
 from chipwise.hardware import instances
 from chipwise.hardware.datasheet import DeviceProfile
@@ -30,11 +30,9 @@ from chipwise.predict.load.fleet import (  # fmt: skip
     draft_of,
     link_of,
     parts_apart,
-    parts_mixed,
     replica,
     serve,
     serve_apart,
-    serve_mixed,
 )
 from chipwise.predict.load.load import Load, RequestClass, generate_load
 from chipwise.predict.load.outcome import metrics_of, outcome, steady
@@ -99,21 +97,18 @@ def usd_per_million(
     return inputs, 1e6 * usd_per_s * (1 - reading_share) / (requests_per_s * written) if written else None
 
 
-def joules_per_token(parts: Sequence[tuple[Request, float]]) -> float | None:
-    """Joules of all devices per output token, including the prompt's share; None if power is unknown.
-
-    ``parts`` are requests with the weight of their devices in the mean.
-    """
-    total, whole = 0.0, sum(weight for _, weight in parts)
-    for request, weight in parts:
+def joules_per_token(requests: Sequence[Request]) -> float | None:
+    """Joules of all devices per output token, including the prompt's share, as a mean over pools; None if unknown."""
+    total = 0.0
+    for request in requests:
         try:
             found = energies([cost_of(request)])[0]
         except ChipwiseError:
             return None
         if isinstance(found, ChipwiseError):
             return None
-        total += float(found.token_j[0]) * weight / whole
-    return total
+        total += float(found.token_j[0])
+    return total / len(requests)
 
 
 class Evaluator:
@@ -269,37 +264,25 @@ class Evaluator:
             found = self.known[key] = self._metrics(self.served(candidate, replicas, z), 1)
         return found
 
-    def served_by_two(
-        self, kind: FleetKind, pools: Sequence[tuple[Candidate, int]], z: float, *, timeline: bool = False
-    ) -> Served:
+    def served_by_two(self, pools: Sequence[tuple[Candidate, int]], z: float, *, timeline: bool = False) -> Served:
         """Replays some lanes of two pools, both with step times at ``z`` standard deviations from the prediction."""
         self.replays += 1
         slow = [candidate.slow(z) for candidate, _ in pools]
-        if kind == "apart":
-            reading, writing = (Pool(replica=candidate.copy, replicas=count) for candidate, count in pools)
-            link = self.question.link_bytes_per_s or link_of(reading.replica)
-            return serve_apart(
-                self.load(max(reading.lanes, writing.lanes)), reading, writing, link_bytes_per_s=link, slow=slow,
-                most_lanes=MOST_LANES, timeline=timeline,
-            )  # fmt: skip
-        mixed = [
-            Pool(replica=candidate.copy, replicas=count, weight=count * candidate.capacity_per_s)
-            for candidate, count in pools
-        ]
-        load = self.load(sum(pool.lanes for pool in mixed))
-        return serve_mixed(load, mixed, slow=slow, most_lanes=2 * MOST_LANES, timeline=timeline)
+        reading, writing = (Pool(replica=candidate.copy, replicas=count) for candidate, count in pools)
+        link = self.question.link_bytes_per_s or link_of(reading.replica)
+        return serve_apart(
+            self.load(max(reading.lanes, writing.lanes)), reading, writing, link_bytes_per_s=link, slow=slow,
+            most_lanes=MOST_LANES, timeline=timeline,
+        )  # fmt: skip
 
-    def metrics_of_two(self, kind: FleetKind, pools: Sequence[tuple[Candidate, int]], z: float) -> dict[str, float]:
+    def metrics_of_two(self, pools: Sequence[tuple[Candidate, int]], z: float) -> dict[str, float]:
         """The :meth:`metrics` of two pools."""
-        key = f"{kind}/" + " + ".join(f"{each.arrangement.key}/x{count}" for each, count in pools) + f"/z{z:.4f}"
+        key = "apart/" + " + ".join(f"{each.arrangement.key}/x{count}" for each, count in pools) + f"/z{z:.4f}"
         found = self.known.get(key)
         if found is None:
             lanes = [candidate.copy.lanes * count for candidate, count in pools]
-            if kind == "mixed":
-                replayed = parts_mixed(lanes, 2 * MOST_LANES)
-            else:
-                replayed = list(parts_apart(lanes[0], lanes[1], MOST_LANES)[:2])
-            found = self.known[key] = self._metrics(self.served_by_two(kind, pools, z), sum(replayed))
+            replayed = parts_apart(lanes[0], lanes[1], MOST_LANES)[:2]
+            found = self.known[key] = self._metrics(self.served_by_two(pools, z), sum(replayed))
         return found
 
     def _metrics(self, served: Served, lanes: int) -> dict[str, float]:

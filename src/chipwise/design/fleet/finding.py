@@ -62,10 +62,8 @@ class Finder:
         limits = limits_of(self.question) if limits is None else limits
         fleets = self.of_one(limits) if "together" in self.question.fleets else []
         cheapest = min(map(price_order, fleets), default=math.inf)
-        for kind in dict.fromkeys(self.question.fleets):
-            if kind == "together":
-                continue
-            pools = TwoPools(self.holding, kind, self.candidates, limits, on_progress=self.on_progress)
+        if "apart" in self.question.fleets:
+            pools = TwoPools(self.holding, self.candidates, limits, on_progress=self.on_progress)
             fleet = pools.found(NEAR * cheapest)
             if fleet is not None:
                 fleets.append(fleet)
@@ -106,7 +104,7 @@ class Finder:
 
     def needed_of_two(self, fleet: Fleet, limits: Times) -> Fleet | None:
         """:meth:`needed` for a fleet of two pools, with the same two arrangements."""
-        pools = TwoPools(self.holding, fleet.kind, (), limits, z=0.0)
+        pools = TwoPools(self.holding, (), limits, z=0.0)
         below = price_order(fleet) * (1 + 1e-6)  # it may cost as much as the fleet, but not more
         return pools.cheapest(Pair.of(fleet), below)
 
@@ -155,7 +153,7 @@ class Finder:
         if fleet.second is None:
             replicas = self.holding.fewest(fleet.candidate, z, limits, most=4 * fleet.replicas + 4)
             return np.inf if replicas is None else fleet.candidate.usd_per_s_of(replicas) or 0.0
-        pools = TwoPools(self.holding, fleet.kind, (), limits, z=z)
+        pools = TwoPools(self.holding, (), limits, z=z)
         seconds = pools.fewest_seconds(Pair.of(fleet), fleet.replicas, most=4 * fleet.seconds + 4)
         if seconds is None:
             return np.inf

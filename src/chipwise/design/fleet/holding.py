@@ -36,10 +36,7 @@ def exceeded(metrics: Times, limits: Times) -> float:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fleet:
-    """A number of replicas of one arrangement; with ``apart`` or ``mixed`` also of a second one.
-
-    With ``apart`` the first pool prefills and the second decodes; with ``mixed`` each gets a share of the requests.
-    """
+    """A number of replicas of one arrangement; with ``apart`` the first pool prefills and a second one decodes."""
 
     candidate: Candidate
     replicas: int
@@ -165,7 +162,7 @@ class Holding:
         """Seconds by metric with step times at ``z`` standard deviations."""
         if fleet.kind == "together":
             return self.evaluator.metrics(fleet.candidate, fleet.replicas, z)
-        return self.evaluator.metrics_of_two(fleet.kind, fleet.pools, z)
+        return self.evaluator.metrics_of_two(fleet.pools, z)
 
     def holds(self, fleet: Fleet, z: float, limits: Times) -> bool:
         """Whether a fleet keeps all limits with step times at ``z`` standard deviations."""

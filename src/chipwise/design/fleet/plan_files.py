@@ -11,7 +11,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from chipwise.core import units
 from chipwise.core.digest import plain
 from chipwise.core.fields import build, convert
 from chipwise.core.files import check_output, read_mapping, write_output
@@ -170,43 +169,3 @@ def known_of(path: Path, question: FleetQuestion) -> dict[str, dict[str, float]]
     if other:
         raise SpecError(f"is a plan for another question ({', '.join(other)}); name another file", file=str(path))
     return {key: dict(value) for key, value in held.known.items()}
-
-
-def differences(first: Path, second: Path) -> list[tuple[str, str, str]]:
-    """Differences between two plans (name, before, after): questions first, then the best options.
-
-    Raises:
-        SpecError: A file is not a plan's file.
-    """
-    held = [read_plan(path) for path in (first, second)]
-    questions: list[dict[str, object]] = [plain(each.question) for each in held]
-    rows = [
-        (f"question.{name}", _shown(questions[0][name]), _shown(questions[1][name]))
-        for name in sorted(questions[0])
-        if questions[0][name] != questions[1][name]
-    ]
-    options: list[dict[str, object]] = [{} if each.plan is None else plain(each.plan.best) for each in held]
-    for name in ("device", "runtime", "weights", "tp", "pp", "ep", "dp", "speculation", "replicas", "devices",
-                 "needed_devices", "kind", "second", "usd_per_h", "chance", "saturation_per_s", "bottleneck",
-                 "joules_per_output_token"):  # fmt: skip
-        old, new = (each.get(name) for each in options)
-        if old != new:
-            rows.append((name, _shown(old), _shown(new)))
-    times = [Record(each).record("times") for each in options]
-    for name in sorted({*times[0], *times[1]}):
-        values = [each.record(name).get("value", float, None) for each in times]
-        if values[0] != values[1]:
-            rows.append((name, *("–" if value is None else units.show(value, "time") for value in values)))
-    return rows
-
-
-def _shown(value: object) -> str:
-    if value is None:
-        return "–"
-    return (
-        units.number(value)
-        if isinstance(value, float)
-        else json.dumps(value)
-        if isinstance(value, dict | list)
-        else str(value)
-    )

@@ -20,7 +20,7 @@ from chipwise.predict.load.outcome import METRICS
 from chipwise.predict.load.policy import Speculation
 
 LEAST_RATE, MOST_RATE = 1e-6, 1e7
-FleetKind = Literal["together", "apart", "mixed"]
+FleetKind = Literal["together", "apart"]
 T = TypeVar("T")
 FORMER = {"degrees": "tp", "stages": "pp", "experts": "ep", "copies": "dp"}
 """Former names of the degrees of parallelism in files; they are still read."""
@@ -110,8 +110,7 @@ class FleetQuestion:
         ep: Expert-parallel degrees to choose from; empty: for mixtures of experts 1, and one group on every device.
         dp: Data-parallel degrees of attention to choose from, for mixtures of experts.
         speculation: Kinds of speculative decoding to consider; plain decoding is always considered.
-        fleets: ``together``; also ``apart`` (separate pools for prefill and decode) and ``mixed`` (two kinds of devices
-            behind one router).
+        fleets: ``together``; also ``apart``: separate pools for prefill and decode.
         link_bytes_per_s: Bandwidth from prefill to decode. Default: that of the prefill devices' links.
         prices: Dollars per hour of a device instead of the data sheet's, such as spot or reserved prices.
         most_devices: Maximum number of devices in a fleet.

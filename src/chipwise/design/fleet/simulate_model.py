@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Literal
 
 from chipwise.core import units
-from chipwise.core.fields import MOST, whole_number
+from chipwise.core.fields import whole_number
 from chipwise.design.fleet.arrangements import copies_share
 from chipwise.design.fleet.offered_load import OfferedLoad
 from chipwise.design.fleet.question import above_zero
@@ -80,7 +80,6 @@ class Pools:
     """Number of replicas, and pools on further devices; fields as arguments of :func:`chipwise.simulate`."""
 
     replicas: int = 1
-    also: str | None = None
     decode_device: str | None = None
     decode_replicas: int = 1
     decode_tp: int = 1
@@ -102,40 +101,16 @@ class Pools:
             return None
         return above_zero(units.parse_field(self.link, "bandwidth", "link"), "link")
 
-    def groups(self, first: ReplicaGroup) -> list[ReplicaGroup]:
-        """Pools behind one router: the first, and one on another device (``DEVICE[:REPLICAS[:WEIGHT]]``).
-
-        Raises:
-            SpecError: The text of the other pool has another form.
-        """
-        first = replace(first, replicas=self.replicas, weight=float(self.replicas))
-        if self.also is None:
-            return [first]
-        text = self.also
-        name, *rest = text.rsplit(":", 2) if text.count(":") > 1 else text.split(":")
-        try:
-            replicas = int(rest[0]) if rest else 1
-            weight = float(rest[1]) if len(rest) > 1 else float(replicas)
-        except ValueError:
-            raise SpecError(
-                f"must be DEVICE, DEVICE:REPLICAS or DEVICE:REPLICAS:WEIGHT, not {text!r}", field="also"
-            ) from None
-        if not 1 <= replicas <= MOST_REPLICAS or not 0 < weight <= MOST:
-            raise SpecError(f"needs 1 to 100,000 replicas and a weight above 0, not {text!r:.60}", field="also")
-        return [first, replace(first, request=first.request.but(device=name), replicas=replicas, weight=weight)]
-
     def decoding(self, first: ReplicaGroup, *, clients: bool) -> ReplicaGroup | None:
         """The decode pool, if prefill and decode are separate.
 
         Raises:
-            SpecError: There are clients, or a second kind of device.
+            SpecError: There are clients.
         """
         if self.decode_device is None:
             return None
-        if self.also is not None or clients:
-            raise SpecError(
-                "separate prefill and decode cannot be combined with clients or a second kind of device", field="also"
-            )
+        if clients:
+            raise SpecError("separate prefill and decode cannot be combined with clients", field="decode_device")
         request = first.request.but(device=self.decode_device, tp=self.decode_tp, pp=1)
         return replace(first, request=request, replicas=self.decode_replicas)
 
@@ -162,10 +137,10 @@ def simulate_model(
     each = RequestClass().as_read(arch) if offered is None else offered.requests_of(arch)
     request = replace(request, prompt_tokens=each.prompt_tokens, new_tokens=max(each.new_tokens, 1))
     loads = [load] if isinstance(load, Load) else load.loads(arch)
-    first = ReplicaGroup(request=request, policy=policy, step_scale=scheduling.step_scale)
+    first = ReplicaGroup(request=request, policy=policy, replicas=pools.replicas, step_scale=scheduling.step_scale)
     return simulated(
         loads,
-        pools.groups(first),
+        first,
         apart=pools.decoding(first, clients=loads[0].clients is not None),
         link_bytes_per_s=link_bytes_per_s,
         closed=offered is None or offered.closed,

@@ -17,7 +17,7 @@ from chipwise.design.fleet.serving_commands import commands_of, dynamo_yaml
 from chipwise.hardware import instances
 from chipwise.predict.cost.model import Predicted
 from chipwise.predict.load.engine import Served
-from chipwise.predict.load.fleet import Pool, link_of, replica, serve, serve_apart, serve_mixed
+from chipwise.predict.load.fleet import Pool, link_of, replica, serve, serve_apart
 from chipwise.predict.load.load import Load
 from chipwise.predict.load.outcome import MEASURES, STATISTICS, metrics_of, outcome, over_time, steady
 from chipwise.predict.load.policy import Policy
@@ -27,12 +27,11 @@ from chipwise.predict.served.request import Request, resolved, taken_for
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplicaGroup:
-    """A pool of replicas: arrangement, scheduling rules, and share of the requests."""
+    """A pool of replicas: arrangement and scheduling rules."""
 
     request: Request
     replicas: int = 1
     policy: Policy | None = None
-    weight: float = 1.0
     step_scale: float = 1.0  # factor on all step times, learnt from a load test
 
 
@@ -92,7 +91,7 @@ class Simulation(Result):
 
 def simulated(
     loads: Sequence[Load],
-    parts: Sequence[ReplicaGroup],
+    part: ReplicaGroup,
     *,
     apart: ReplicaGroup | None = None,
     link_bytes_per_s: float | None = None,
@@ -100,12 +99,12 @@ def simulated(
     about_load: str = "",
     on_progress: Callable[[int, int], None] | None = None,
 ) -> Simulation:
-    """Simulates a load with several random seeds on one or several pools.
+    """Simulates a load with several random seeds on one pool, or on separate ones for prefill and decode.
 
     Args:
         loads: One load per seed; figures are means over seeds.
-        parts: Pools behind one router.
-        apart: The decode pool, if ``parts`` is the prefill pool.
+        part: The pool, or the prefill pool.
+        apart: The decode pool, if it is separate.
         link_bytes_per_s: Bandwidth between the two. Default: that of the prefill device's links.
         closed: Whether to count all requests instead of only the steady part.
         about_load: The load in words.
@@ -116,7 +115,7 @@ def simulated(
         Unsupported: A device lacks a rate.
     """
     longest = max(load.longest for load in loads)
-    pools = [_pool(part, longest) for part in (*parts, *([apart] if apart else []))]
+    pools = [_pool(part, longest) for part in ([part, apart] if apart else [part])]
     total = 3 * sum(map(len, loads))
     ended = 0
 
@@ -129,8 +128,6 @@ def simulated(
         if apart is not None:
             bandwidth = link_bytes_per_s or link_of(pools[0].replica)
             return serve_apart(load, pools[0], pools[1], link_bytes_per_s=bandwidth, slow=slow, timeline=timeline)
-        if len(pools) > 1:
-            return serve_mixed(load, pools, slow=slow, timeline=timeline)
         return serve(load, pools[0], slow=slow[0], timeline=timeline, on_progress=advance)
 
     found: dict[float, list[dict[str, float]]] = {}
@@ -151,7 +148,7 @@ def _pool(part: ReplicaGroup, longest: int) -> Pool:
     copy = replica(part.request, policy=part.policy, longest=longest)
     if part.step_scale != 1.0:
         copy = replace(copy, table=copy.table.scaled(part.step_scale))
-    return Pool(replica=copy, replicas=part.replicas, weight=part.weight)
+    return Pool(replica=copy, replicas=part.replicas)
 
 
 def _simulation(
@@ -262,12 +259,10 @@ def _saturations(pools: Sequence[Pool], load: Load, apart: ReplicaGroup | None) 
             cached=cached if pool.replica.policy.prefix_cache else 0.0,
             prefilled=apart is not None and i == 1,
         )
-        found.append((pool.replicas * full.requests_per_s, full.bottleneck, pool.weight))
-    if apart is not None:
-        return min(found)[0], f"{'prefill' if found[0] <= found[1] else 'decode'}: {min(found)[1]}"
-    whole = sum(weight for _, _, weight in found)
-    worst = min(found, key=lambda each: each[0] / each[2])
-    return worst[0] * whole / worst[2], worst[1]
+        found.append((pool.replicas * full.requests_per_s, full.bottleneck))
+    if apart is None:
+        return found[0]
+    return min(found)[0], f"{'prefill' if found[0] <= found[1] else 'decode'}: {min(found)[1]}"
 
 
 def _price(pool: Pool) -> float | None:
@@ -288,14 +283,11 @@ def _joules(pools: Sequence[Pool], in_flight: float, load: Load) -> float | None
         return None
     return joules_per_token(
         [
-            (
-                replace(
-                    pool.replica.request,
-                    batch=max(round(in_flight * pool.replica.lanes), 1),
-                    prompt_tokens=max(read, 1),
-                    new_tokens=written,
-                ),
-                pool.weight,
+            replace(
+                pool.replica.request,
+                batch=max(round(in_flight * pool.replica.lanes), 1),
+                prompt_tokens=max(read, 1),
+                new_tokens=written,
             )
             for pool in pools
         ]

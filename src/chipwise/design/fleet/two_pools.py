@@ -1,4 +1,4 @@
-"""Finds the cheapest fleet of two pools: separate prefill and decode, or two kinds of devices behind one router.
+"""Finds the cheapest fleet of separate pools for prefill and decode.
 
 Both pools run the same runtime and weight format, so that caches can be transferred and answers are the same. Pairs of
 arrangements are evaluated in the order of a lower bound on their price, until the bound exceeds the cheapest fleet
@@ -13,7 +13,6 @@ from dataclasses import dataclass
 
 from chipwise.design.fleet.evaluating import Candidate
 from chipwise.design.fleet.holding import Fleet, Holding, Times, fewest_of, price_order
-from chipwise.design.fleet.question import FleetKind
 
 MOST_PAIRS = 400  # most pairs that are evaluated
 
@@ -38,7 +37,6 @@ class TwoPools:
 
     Args:
         holding: Decides whether fleets keep the limits.
-        kind: ``apart`` or ``mixed``.
         candidates: Arrangements of each pool; those of unknown price are left out.
         limits: Limits on times.
         z: Deviation of the step times at which limits must hold. Default: that of the question's confidence.
@@ -48,14 +46,13 @@ class TwoPools:
     def __init__(
         self,
         holding: Holding,
-        kind: FleetKind,
         candidates: Sequence[Candidate],
         limits: Times,
         *,
         z: float | None = None,
         on_progress: Callable[[int, int], None] | None = None,
     ) -> None:
-        self.holding, self.kind, self.limits, self.on_progress = holding, kind, limits, on_progress
+        self.holding, self.limits, self.on_progress = holding, limits, on_progress
         self.candidates = [each for each in candidates if each.usd_per_s is not None]
         self.z = holding.z if z is None else z
 
@@ -77,10 +74,8 @@ class TwoPools:
     def pairs(self, below: float = math.inf) -> list[Pair]:
         """The pairs that may cost less than ``below``, cheapest bound first."""
         found = []
-        for i, first in enumerate(self.candidates):
-            for j, second in enumerate(self.candidates):
-                if self.kind == "mixed" and i >= j:
-                    continue
+        for first in self.candidates:
+            for second in self.candidates:
                 bound = self.bound(first, second)
                 if bound < below:
                     found.append(Pair(first=first, second=second, bound=bound))
@@ -92,20 +87,14 @@ class TwoPools:
         if here.weights != there.weights or here.runtime != there.runtime:
             return math.inf
         prices = first.usd_per_s or 0.0, second.usd_per_s or 0.0
-        rate, served = self.holding.evaluator.rate_per_s, self.holding.evaluator
-        if self.kind == "apart":
-            if here.speculation is not None or first.reading is None or second.writing is None:
-                return math.inf
-            if not self.holding.evaluator.question.link_bytes_per_s and not first.device.links:
-                return math.inf
-            return prices[0] * self._least(served.reading_per_s(first, self.z)) + prices[1] * self._least(
-                served.writing_per_s(second, self.z)
-            )
-        if here.device == there.device:
+        served = self.holding.evaluator
+        if here.speculation is not None or first.reading is None or second.writing is None:
             return math.inf
-        full = served.capacity_per_s(first, self.z), served.capacity_per_s(second, self.z)
-        lacking = max(rate - sum(full), 0.0)
-        return sum(prices) + lacking * min(price / each for price, each in zip(prices, full, strict=True))
+        if not served.question.link_bytes_per_s and not first.device.links:
+            return math.inf
+        return prices[0] * self._least(served.reading_per_s(first, self.z)) + prices[1] * self._least(
+            served.writing_per_s(second, self.z)
+        )
 
     def _least(self, per_s: float) -> int:
         """Least number of replicas, each serving ``per_s`` requests per second, that cover the arrival rate."""
@@ -117,55 +106,43 @@ class TwoPools:
         """The cheapest fleet of a pair that keeps the limits and costs less than ``below``; None if none does."""
         if not self._can(pair):
             return None
-        apart = self.kind == "apart"
         first_usd, second_usd = pair.first.usd_per_s or 0.0, pair.second.usd_per_s or 0.0
         best: Fleet | None = None
-        ends = self._ends(pair, below)
+        ends, least = self._ends(pair, below), self._least_seconds(pair)
         for count in range(ends[0], ends[1] + 1):
             limit = below if best is None else price_order(best)
             left = limit - count * first_usd
-            least = self._least_seconds(pair, count)
             if least * second_usd >= left:
-                if apart or count * first_usd + second_usd >= limit:
-                    break
-                continue
+                break
             seconds = self.fewest_seconds(pair, count, most=self._most_seconds(pair, count, least, left))
             if seconds is None:
                 continue
             best = self._fleet(pair, count, seconds)
-            if seconds == (least if apart else 1):
+            if seconds == least:
                 break  # a larger first pool cannot make the second smaller
         return best
 
     def _fleet(self, pair: Pair, count: int, seconds: int) -> Fleet:
-        return Fleet(candidate=pair.first, replicas=count, kind=self.kind, second=pair.second, seconds=seconds)
+        return Fleet(candidate=pair.first, replicas=count, kind="apart", second=pair.second, seconds=seconds)
 
     def _can(self, pair: Pair) -> bool:
         """Whether single requests meet the limits."""
         able = self.holding.can
-        if self.kind == "apart":
-            return able(pair.first, self.z, self.limits, writes=False) and able(
-                pair.second, self.z, self.limits, reads=False
-            )
-        return able(pair.first, self.z, self.limits) and able(pair.second, self.z, self.limits)
+        return able(pair.first, self.z, self.limits, writes=False) and able(
+            pair.second, self.z, self.limits, reads=False
+        )
 
-    def _least_seconds(self, pair: Pair, count: int) -> int:
-        served = self.holding.evaluator
-        if self.kind == "apart":
-            return self._least(served.writing_per_s(pair.second, self.z))
-        lacking = served.rate_per_s - count * served.capacity_per_s(pair.first, self.z)
-        return max(1, math.ceil(lacking / served.capacity_per_s(pair.second, self.z) - 1e-9))
+    def _least_seconds(self, pair: Pair) -> int:
+        return self._least(self.holding.evaluator.writing_per_s(pair.second, self.z))
 
     def _ends(self, pair: Pair, below: float) -> tuple[int, int]:
         """The range of replicas to try for the first pool."""
         most = self.holding.most_replicas(pair.first)
-        if self.kind == "mixed":
-            return 1, most
         least = self._least(self.holding.evaluator.reading_per_s(pair.first, self.z))
         firsts = {name: value for name, value in self.limits.items() if _of_reading(name)}
         if not firsts:
             return least, most
-        seconds = self._least(self.holding.evaluator.writing_per_s(pair.second, self.z))  # not needed for TTFT
+        seconds = self._least_seconds(pair)  # not needed for TTFT
         if math.isfinite(below) and pair.first.usd_per_s:
             most = min(most, int(below / pair.first.usd_per_s))
         fewest = fewest_of(
@@ -187,7 +164,7 @@ class TwoPools:
         """The fewest replicas of the second pool that keep the limits together with ``count`` of the first."""
         return fewest_of(
             lambda seconds: self.holding.holds(self._fleet(pair, count, seconds), self.z, self.limits),
-            least=self._least_seconds(pair, count), most=most,
+            least=self._least_seconds(pair), most=most,
         )  # fmt: skip
 
 

@@ -405,7 +405,7 @@ class Search(StoredRun):
         return Setup(on=train.on, folder=self.folder.path, workers=self.spec.budget.workers, device=train.trains_on)
 
     def _remember_screened(self, screened: Screened) -> None:
-        found = {"priced": screened.priced, "priced_per_s": screened.priced_per_s, "cloud": screened.cloud}
+        found = {"priced": screened.priced, "priced_per_s": screened.priced_per_s}
         self.study.remember(screened=found | {"feasible_share": screened.feasible_share})
         self.status.priced = screened.priced
 

@@ -21,7 +21,7 @@ from chipwise.design.report import record as rec
 from chipwise.design.run.folder import RunFolder
 from chipwise.design.run.spec import RunSpec
 from chipwise.design.run.trials import Candidate, Trials, now
-from chipwise.design.strategies.pareto import hypervolume, knee, non_dominated
+from chipwise.design.strategies.pareto import knee, non_dominated
 from chipwise.design.strategies.study import Study
 from chipwise.design.targets.chance import Bounds, values_of
 from chipwise.design.targets.target import Target
@@ -78,14 +78,12 @@ def make_record(
         ),
         data=build(rec.DataSummary, memory.record("data").data, field="data") if "data" in memory else None,
         trials=tuple(_trial(spec, item, others) for item in items),
-        cloud=_cloud(screened.get("cloud", list[list[float]], [])),
         winner=winner,
         baseline=baseline,
         knee=knee,
         front=tuple(item.number for item in front),
         promised_measured=tuple(_promises(items)),
         launch_overhead_s=None if profile is None else profile.terms.get("elementwise.mul", {}).get("node"),
-        history=tuple(_history(spec, items, factor)),
         answer=answer,
         tasks=tuple(_tasks(spec, items, memory.record("bars").data)),
         rankings=rankings(items, spec.workload, pace=spec.task_settings.latency_metric),
@@ -305,36 +303,6 @@ def _promises(items: list[Candidate]) -> list[rec.Promise]:
         for metric, bounds in item.notes.predicted.items()
         if metric in item.measured and bounds[0] is not None
     ]
-
-
-def _cloud(rows: list[list[float]]) -> rec.Cloud:
-    if not rows:
-        return rec.Cloud()
-    tpot, memory, parameters, feasible = zip(*rows, strict=True)
-    return rec.Cloud(
-        tpot_p50_s=tpot,
-        peak_memory_bytes=memory,
-        parameters=tuple(int(value) for value in parameters),
-        feasible=tuple(bool(value) for value in feasible),
-    )
-
-
-def _history(spec: RunSpec, items: list[Candidate], factor: Factor) -> list[rec.HistoryPoint]:
-    """Best quality and hypervolume after each training, over the CPU time of the trainings so far."""
-    if spec.quality.chosen == "law":
-        return []  # nothing was trained
-    kept, points = _points(spec, items, factor)
-    if not kept:
-        return []
-    high, low = points.max(axis=0), points.min(axis=0)
-    span = np.where(high > low, high - low, 1.0)
-    history, elapsed, best = [], 0.0, np.inf
-    for i, item in enumerate(kept):
-        elapsed += item.rungs[-1].cpu_s
-        best = min(best, (np.inf if item.loss is None else item.loss) * factor(item))
-        volume = float(hypervolume((points[: i + 1] - low) / span, np.full(points.shape[1], 1.1)))
-        history.append(rec.HistoryPoint(elapsed_cpu_s=elapsed, trial=item.number, best_loss=best, hypervolume=volume))
-    return history
 
 
 def _notes(spec: RunSpec, items: list[Candidate], profile: MachineProfile | None) -> list[str]:

@@ -28,7 +28,6 @@ class Screened:
     priced: int
     priced_per_s: float  # distinct candidates per second
     feasible_share: float  # share of the first random candidates within the limits
-    cloud: list[list[float]]  # a sample: [tpot_p50, peak_memory, parameters, feasible 0/1]
 
 
 def excess(constraints: tuple[Constraint, ...], metrics: Mapping[str, Float64Array]) -> Float64Array:
@@ -63,7 +62,6 @@ def screen(
     elapsed = time.perf_counter() - begun
     worst = excess(constraints, known)
     share = float((worst <= 0).mean())
-    cloud = _cloud(known, worst, rng)
     priced = drawn = len(rows)
     nearest, stale = worst.min(), 0
     for _ in range(30):
@@ -90,7 +88,6 @@ def screen(
         priced=priced,
         priced_per_s=drawn / elapsed if elapsed > 0 else float(drawn),
         feasible_share=share,
-        cloud=cloud,
     )
 
 
@@ -107,18 +104,6 @@ def mutate(space: SearchSpace, rows: Rows, rng: np.random.Generator, *, genes: f
     change = rng.random(rows.shape) < genes / rows.shape[1]
     drawn = (rng.random(rows.shape) * space.cardinalities).astype(np.int64)
     return space.canonical(np.where(change, drawn, rows))
-
-
-def _cloud(
-    known: Mapping[str, Float64Array], worst: Float64Array, rng: np.random.Generator, most: int = 2_000
-) -> list[list[float]]:
-    chosen = rng.permutation(len(worst))[:most]
-    names = ("tpot_p50", "peak_memory", "parameters")
-    if not all(name in known for name in names):
-        return []
-    columns = [known[name][chosen] for name in names]
-    table = np.stack([*columns, worst[chosen] <= 0], axis=1)
-    return [[float(value) for value in row] for row in table]
 
 
 def _why(

@@ -76,7 +76,7 @@ def _head(record: RunRecord) -> str:
         *([("tasks", "Tasks")] if record.tasks else []),
         ("front", "Front"),
         ("promised", "Promised and measured"),
-        *([("plan", "Training plan")] if facts.by_law(record) else [("curves", "Training"), ("history", "History")]),
+        *([("plan", "Training plan")] if facts.by_law(record) else [("curves", "Training")]),
         ("explained", "Why"),
         *([("rankings", "Rankings")] if record.rankings else []),
         ("trials", "Trials"),

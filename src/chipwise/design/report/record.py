@@ -26,7 +26,8 @@ from chipwise.training.tasks.protocol import task_named
 SCHEMA: Final = "chipwise.run/1"
 State = Literal["priced", "trained", "measured", "failed", "pruned"]
 Role = Literal["candidate", "winner", "baseline", "original"]
-_GONE = {"operators", "roofs", "peaks", "memory", "per_thousand"}  # fields of older records that are no longer shown
+# Fields of older records that are no longer shown.
+_GONE = {"operators", "roofs", "peaks", "memory", "per_thousand", "cloud", "history"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -199,20 +200,6 @@ class Trial:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Cloud:
-    """A sample of the candidates that were only priced, as columns."""
-
-    tpot_p50_s: tuple[float, ...] = ()
-    peak_memory_bytes: tuple[float, ...] = ()
-    parameters: tuple[int, ...] = ()
-    feasible: tuple[bool, ...] = ()
-
-    def __post_init__(self) -> None:
-        if len({len(self.tpot_p50_s), len(self.peak_memory_bytes), len(self.parameters), len(self.feasible)}) > 1:
-            raise SpecError("the columns must be equally long")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Promise:
     """A prediction from before the measurement, and the measured value."""
 
@@ -222,16 +209,6 @@ class Promise:
     low: float | None = None
     high: float | None = None
     measured: float | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HistoryPoint:
-    """State of the search when a trial ended."""
-
-    elapsed_cpu_s: float
-    trial: int | None = None
-    best_loss: float | None = None  # lowest loss so far of feasible trials
-    hypervolume: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -348,14 +325,12 @@ class RunRecord(Result):
     objectives: tuple[Objective, ...] = ()
     data: DataSummary | None = None
     trials: tuple[Trial, ...] = ()
-    cloud: Cloud = field(default_factory=Cloud)
     winner: int | None = None
     baseline: int | None = None
     knee: int | None = None
     front: tuple[int, ...] = ()
     promised_measured: tuple[Promise, ...] = ()
     launch_overhead_s: float | None = None
-    history: tuple[HistoryPoint, ...] = ()
     answer: Answer = field(default_factory=Answer)
     tasks: tuple[TaskSummary, ...] = ()
     rankings: tuple[Ranking, ...] = ()  # longest trainings first
@@ -462,9 +437,10 @@ def _today(data: object) -> object:
             found["curve"] = [renamed(point) for point in found["curve"]]
         return found
 
-    lists = {name: data.get(name) for name in ("trials", "history")}
     kept = {name: value for name, value in data.items() if name not in _GONE}
-    return {**kept, **{name: [renamed(i) for i in held] for name, held in lists.items() if isinstance(held, list)}}
+    if isinstance(trials := data.get("trials"), list):
+        kept["trials"] = [renamed(item) for item in trials]
+    return kept
 
 
 def save(record: RunRecord, path: str | Path) -> None:

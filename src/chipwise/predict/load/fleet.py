@@ -138,11 +138,10 @@ def _table(request: Request, policy: Policy, longest: int, width: int) -> StepTi
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pool:
-    """Replicas of one kind behind a router; ``weight`` is their share of a mixed fleet's requests."""
+    """Replicas of one kind behind a router."""
 
     replica: Replica
     replicas: int = 1
-    weight: float = 1.0
 
     @property
     def lanes(self) -> int:
@@ -234,45 +233,6 @@ def joined(answers: Sequence[Served], load: Load, rows: Sequence[npt.NDArray[np.
         blocked=blocked,
         timeline=answers[0].timeline,
     )
-
-
-def serve_mixed(
-    load: Load,
-    pools: Sequence[Pool],
-    *,
-    slow: Sequence[tuple[float, float]] | None = None,
-    most_lanes: int | None = None,
-    timeline: bool = False,
-) -> Served:
-    """Replays requests in pools of different chips behind one router, which splits them by the pools' weights.
-
-    Args:
-        load: The requests of all pools.
-        pools: The pools.
-        slow: Factors on each pool's steps.
-        most_lanes: Number of lanes of the smallest pool to replay, and about the same share of the others.
-        timeline: Whether to record the state of each pool's first lane over time.
-    """
-    weights = np.array([pool.weight for pool in pools])
-    spread = (np.arange(len(load)) + 0.5) * GOLDEN % 1.0  # low-discrepancy: more even than random numbers
-    choice = np.minimum(np.searchsorted(np.cumsum(weights / weights.sum()), spread, side="right"), len(pools) - 1)
-    factors = slow or [(1.0, 1.0)] * len(pools)
-    replayed = parts_mixed([pool.lanes for pool in pools], most_lanes)
-    answers, rows = [], []
-    for number, pool in enumerate(pools):
-        own = np.flatnonzero(choice == number)
-        if not len(own):
-            continue
-        kept = replayed[number]
-        rows.append(own[np.arange(len(own)) % pool.lanes < kept])
-        answers.append(serve(load.taken(own), pool, slow=factors[number], most_lanes=kept, timeline=timeline))
-    return joined(answers, load, rows)
-
-
-def parts_mixed(lanes: Sequence[int], most: int | None) -> list[int]:
-    """Lanes to replay in each pool: at most ``most_lanes`` of the smallest, and an equal share of the others."""
-    part = 1.0 if most is None else min(1.0, most / min(lanes))
-    return [max(1, round(part * each)) for each in lanes]
 
 
 def link_of(copy: Replica) -> float:

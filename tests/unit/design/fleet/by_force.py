@@ -20,12 +20,10 @@ def cheapest_by_force(question: FleetQuestion, *, most_replicas: int) -> Fleet |
     fleets = []
     if "together" in question.fleets:
         fleets += [Fleet(candidate=each, replicas=count) for each in priced for count in numbers]
-    for kind in question.fleets:
-        if kind == "together":
-            continue
-        pools = TwoPools(finder.holding, kind, priced, limits)
+    if "apart" in question.fleets:
+        pools = TwoPools(finder.holding, priced, limits)
         fleets += [
-            Fleet(candidate=pair.first, replicas=count, kind=kind, second=pair.second, seconds=seconds)
+            Fleet(candidate=pair.first, replicas=count, kind="apart", second=pair.second, seconds=seconds)
             for pair in pools.pairs()
             for count in numbers
             for seconds in numbers

@@ -10,7 +10,7 @@ import pytest
 import chipwise
 from chipwise.design.fleet.finding import Finder
 from chipwise.design.fleet.load_tests import check, read_load_test
-from chipwise.design.fleet.plan_files import differences, known_of, read_plan
+from chipwise.design.fleet.plan_files import known_of, read_plan
 from chipwise.design.fleet.plan_page import write_plan_page, write_simulation
 from chipwise.errors import SpecError
 
@@ -35,15 +35,6 @@ def test_a_plan_is_resumed_without_a_new_replay(plan_file: Path) -> None:
 def test_a_plan_of_another_load_is_not_resumed(plan_file: Path) -> None:
     with pytest.raises(SpecError, match=r"another question \(classes\)"):
         chipwise.plan("Qwen/Qwen3-0.6B", rate=20, prompt=300, new=40, out=plan_file, resume=True, **ASKED)
-
-
-def test_plans_are_compared(plan_file: Path, tmp_path: Path) -> None:
-    other = tmp_path / "other.json"
-    chipwise.plan("Qwen/Qwen3-0.6B", rate=200, prompt=200, new=40, out=other, **ASKED)
-    assert differences(plan_file, plan_file) == []
-    found = {name: (before, after) for name, before, after in differences(plan_file, other)}
-    assert found["question.rate_per_s"] == ("20", "200")
-    assert "ttft_p99" in found
 
 
 VLLM = {
@@ -111,7 +102,7 @@ def test_files_that_are_no_results_are_refused(tmp_path: Path, text: str) -> Non
     with pytest.raises(SpecError, match=r"results\.json"):
         read_load_test(path)
     with pytest.raises(SpecError, match="is not a plan's file"):
-        differences(path, path)
+        read_plan(path)
 
 
 def test_pages_are_written_whole(plan_file: Path, tmp_path: Path) -> None:

@@ -61,16 +61,6 @@ def test_prefill_apart_keeps_prompts_out_of_decoding() -> None:
     assert not mixed.deployment
 
 
-def test_two_sorts_of_chips_stand_behind_one_router() -> None:
-    found = chipwise.simulate(MODEL, rate=10, also="a10:1", **FEW)
-    assert "1 x l4" in found.label
-    assert "1 x a10" in found.label
-    alone = chipwise.simulate(MODEL, rate=10, **FEW)
-    assert found.usd_per_h > alone.usd_per_h
-    with pytest.raises(SpecError, match="also: must be DEVICE"):
-        chipwise.simulate(MODEL, rate=1, also="a10:many", **FEW)
-
-
 def test_shared_beginnings_are_read_once() -> None:
     apart, shared = (
         chipwise.simulate(MODEL, rate=2, shared_tokens=tokens, **(FEW | {"prompt": 2000})) for tokens in (0, 1900)

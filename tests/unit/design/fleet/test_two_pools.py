@@ -47,7 +47,7 @@ def test_the_plan_is_the_cheapest_of_one_and_of_two_pools() -> None:
             devices=tuple(rng.choice(("l4", "a10", "l40s", "rtx-4090"), 2, replace=False).tolist()),
             prices={"rtx-4090": 0.4 / 3600},
             most_devices=4,
-            fleets=("together", ("apart", "mixed")[case % 2]),
+            fleets=("together", "apart"),
             seed=case,
         )
         best = Finder(question).found()
@@ -80,19 +80,11 @@ def test_two_pools_promise_what_their_replay_says_and_cost_what_their_devices_do
     assert not found.commands
 
 
-def test_a_mixed_fleet_gives_each_sort_the_part_that_it_can_serve() -> None:
-    found = planned(asked(fleets=("mixed",), rate_per_s=10.0)).best
-    assert found.second is not None
-    assert {found.device, found.second.arrangement.device} == {"l4", "a10"}
-    assert 0 < found.second.share < 1
-    assert len(found.commands) == 2
-
-
 def test_few_pairs_are_tried_since_those_of_the_lowest_bound_come_first(monkeypatch: pytest.MonkeyPatch) -> None:
     """A third of the pairs may be tried: the answer is the best of all."""
     question = asked(devices=("l4", "a10", "l40s"), tp=(1, 2), fleets=("together", "apart"))
     finder = Finder(question)
-    pools = TwoPools(finder.holding, "apart", finder.candidates, limits_of(question))
+    pools = TwoPools(finder.holding, finder.candidates, limits_of(question))
     best = pools.found()
     monkeypatch.setattr(two_pools, "MOST_PAIRS", len(pools.pairs()) // 3)
     found = pools.found()
@@ -113,7 +105,7 @@ def test_pairs_run_one_runtime_and_one_format_and_drafts_only_write() -> None:
     drafts = (Speculation(drafted=2, acceptance=0.5),)
     question = asked(weights=("bf16", "fp8"), devices=("l40s", "l4"), speculation=drafts, fleets=("apart",))
     finder = Finder(question)
-    pairs = TwoPools(finder.holding, "apart", finder.candidates, {}).pairs()
+    pairs = TwoPools(finder.holding, finder.candidates, {}).pairs()
     assert pairs
     assert all(pair.first.arrangement.weights == pair.second.arrangement.weights for pair in pairs)
     assert all(pair.first.arrangement.speculation is None for pair in pairs)

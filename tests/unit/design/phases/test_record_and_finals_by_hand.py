@@ -61,25 +61,11 @@ def test_the_front_holds_who_was_trained_is_alive_and_keeps_the_limits() -> None
     assert run_record._knee(SPEC, bent, one) == 1
 
 
-def test_the_history_adds_up_trainings_and_volume() -> None:
-    """Spans of 1 bit and 100 µs, a corner at 1.1: (1, 0) holds 0.1 · 1.1, (0, 1) as much, less 0.1 · 0.1 they share."""
-    found = run_record._history(SPEC, [trial(0, 2.0, 100e-6), trial(1, 1.0, 200e-6)], one)
-    assert [point.elapsed_cpu_s for point in found] == [2.0, 4.0]
-    assert [point.best_loss for point in found] == [2.0, 1.0]
-    assert [point.hypervolume for point in found] == pytest.approx([0.11, 0.21])
-    worse = run_record._history(SPEC, [trial(0, 1.0, 100e-6), trial(1, 2.0, 200e-6)], lambda item: 1.5)
-    assert [point.best_loss for point in worse] == [1.5, 1.5]
-    assert run_record._history(SPEC, [], one) == []
-
-
 def test_promises_are_held_against_what_was_measured_and_nothing_else() -> None:
     items = [trial(0, 1.0, 1e-3, measured={"tpot_p50": 2e-3, "ttft_p50": 1.0}), trial(1, 1.0, 1e-3)]
     (promise,) = run_record._promises(items)
     assert (promise.trial, promise.metric, promise.promised, promise.measured) == (0, "tpot_p50", 1e-3, 2e-3)
     assert (promise.low, promise.high) == (0.5e-3, 2e-3)
-    cloud = run_record._cloud([[1e-3, 5.0, 7.0, 1.0], [2e-3, 6.0, 8.0, 0.0]])
-    assert (cloud.tpot_p50_s, cloud.peak_memory_bytes) == ((1e-3, 2e-3), (5.0, 6.0))
-    assert (cloud.parameters, cloud.feasible) == ((7, 8), (True, False))
 
 
 def text_of(**parts: object) -> TextData:

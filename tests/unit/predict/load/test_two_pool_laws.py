@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from toy_engine import toy_table
 
-from chipwise.predict.load.fleet import Pool, Replica, serve, serve_apart, serve_mixed
+from chipwise.predict.load.fleet import Pool, Replica, serve, serve_apart
 from chipwise.predict.load.load import RequestClass, generate_load
 from chipwise.predict.load.outcome import metrics_of
 from chipwise.predict.load.policy import Policy, Speculation
@@ -71,14 +71,6 @@ def test_the_first_token_does_not_wait_for_the_second_pool() -> None:
         serve_apart(asked, reader, pool(writers, step_s=0.05), link_bytes_per_s=1e6).first_s for writers in (1, 8)
     )
     assert slow == pytest.approx(fast)
-
-
-def test_a_mixed_fleet_of_equals_serves_as_one_pool_of_as_many_does() -> None:
-    asked = load(15.0, 5, count=6000)
-    one = metrics_of(serve(asked, pool(4, token_s=0.001)))
-    two = metrics_of(serve_mixed(asked, [pool(2, token_s=0.001), pool(2, token_s=0.001)]))
-    for name in ("ttft_mean", "e2e_mean", "e2e_p95"):
-        assert two[name] == pytest.approx(one[name], rel=0.15), name
 
 
 @LAWS

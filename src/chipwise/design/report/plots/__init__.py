@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from chipwise.design.report.facts import by_law
-from chipwise.design.report.plots import cloud, confusion, curves, front, history, promised
+from chipwise.design.report.plots import confusion, curves, front, promised
 from chipwise.design.report.plots.common import Plot
 from chipwise.design.report.record import RunRecord
 
@@ -16,5 +16,5 @@ def draw(record: RunRecord) -> tuple[Plot, ...]:
         *([confusion.draw(record)] if record.tasks else []),
         front.draw(record),
         promised.draw(record),
-        *([] if by_law(record) else [curves.draw(record), history.draw(record), cloud.draw(record)]),
+        *([] if by_law(record) else [curves.draw(record)]),
     )
