@@ -55,7 +55,7 @@ COLUMNS = (
     "of_rounding",
     "cpu_s",
 )
-HELD_BYTES, BATCHES, STEPS, TEXTS = 120_000, 4, 120, 300
+HELD_BYTES, BATCHES, STEPS, TEXTS = 120_000, 4, 120, 150
 FORMATS = [
     ("int4", Grid()),
     ("int4", Grid(symmetric=False)),
@@ -290,7 +290,7 @@ def methods(form: str, grid: Grid, arch: ArchSpec) -> list[str]:
         plain = all(not layer.convs for layer in arch.layers) and arch.norm == "rmsnorm"
         found += ["ort-rtn", "ort-gptq", "awq", *(["rotated"] if plain else []), f"learned-{STEPS}"]
     if grid == Grid(symmetric=False):
-        found += ["ort-rtn", "ort-k-quant", "ort-hqq", "ort-gptq", f"learned-{STEPS}"]
+        found += ["ort-rtn", "ort-k-quant", "ort-hqq", "ort-gptq"]
     return found
 
 

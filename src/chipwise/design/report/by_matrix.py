@@ -22,10 +22,10 @@ def known(record: RunRecord) -> dict[str, Record]:
 def note(record: RunRecord) -> str:
     """Text on how the formats were chosen, and the meaning of the numbers."""
     return (
-        "A matrix is narrow if this makes the file's passes faster, timed in alternation, and if validation "
-        f"{record.words.metric.title} stays within a thousandth of FP32's. Time is the median of a pass on the "
-        "processor's clock, measured in turns with FP32. Fused is what is predicted to be faster as one operator: "
-        "projections of attention (qkv), a gate and what it gates (up), look-ups (tables). The file that was "
+        "All matrices together, then each alone, are narrow if this makes the file's passes faster, timed in turns, "
+        f"and if validation {record.words.metric.title} stays within a thousandth of FP32's. Time is the median of a "
+        "pass on the processor's clock, measured in turns with FP32. Fused is what is predicted to be faster as one "
+        "operator: projections of attention (qkv), a gate and what it gates (up), look-ups (tables). The file that was "
         "chosen was measured and ships."
     )
 
@@ -65,7 +65,7 @@ def by_matrix(record: RunRecord) -> str:
             tried.append(
                 [
                     each.get("name", str),
-                    each.get("form", str),
+                    each.get("weight_format", str),
                     f"{each.get('seconds_ratio', float):.3f}",
                     "not evaluated: not faster" if loss is None else _quality(record, loss),
                     "kept" if each.get("kept", bool) else "",

@@ -1,4 +1,4 @@
-"""Chooses a format for each matrix by measured time and loss: a narrow format is kept only where the file gets faster.
+"""Chooses a format for each matrix by measured time and loss: a format is kept only where the file gets faster.
 
 Formats belong to matrices, not to nodes of the graph: a matrix has one format wherever it is used. A candidate is timed
 in alternation with the best formats so far, so that a slow phase of the machine affects both. The result is FP32 if no
@@ -23,6 +23,7 @@ from chipwise.model.arch.formats import by_matrix
 from chipwise.model.blocks.quantize import NEAREST, Packing
 from chipwise.model.walk.weights import matrices_of
 
+ALL = "all"  # stands for all matrices together
 RUNS = 120  # passes of each of two files, in alternation
 FASTER = 0.6  # smallest share of pairs in which the faster file must win
 LEAST_GAIN = 0.005  # smallest gain in seconds per pass, as a share; smaller ones are noise
@@ -34,9 +35,9 @@ LossOfFile = Callable[[Design, Path], float]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tried:
-    """One matrix in a narrow format, compared with the best formats so far."""
+    """One matrix in another format, compared with the best formats so far."""
 
-    name: str  # name of the matrix in ``model/arch/formats.py``
+    name: str  # name of the matrix in ``model/arch/formats.py``, or ``ALL``
     weight_format: str
     seconds_ratio: float  # median over pairs of passes, relative to the best formats so far
     loss: float | None  # None if it was not faster and therefore not evaluated
@@ -68,7 +69,9 @@ def select(
     packing: Packing = NEAREST,
     clock: Callable[[], float] = time.perf_counter,
 ) -> Selection:
-    """Tries each matrix in the narrow ``forms``, largest matrix first; keeps formats that are faster and lose little.
+    """Tries all matrices in each of the narrow ``forms``, then each matrix alone, largest first.
+
+    Formats that are faster and lose little are kept.
 
     Args:
         base: The model and its fused operators; its formats are ignored.
@@ -100,8 +103,12 @@ def select(
         kept: dict[str, str] = {}
         loss, tried = fp32_loss, []
         current = opened(plain)
-        for name, weight_format in itertools.product(matrices_of(base.arch), forms):
-            formats = kept | {name: weight_format}
+        names = matrices_of(base.arch)
+        alone = itertools.product(names, (*forms, "fp32"))
+        for name, weight_format in (*itertools.product((ALL,), forms), *alone):
+            formats = dict.fromkeys(names, weight_format) if name == ALL else kept | {name: weight_format}
+            if kept.get(name, "fp32") == weight_format:
+                continue
             path = made(formats, "tried")
             candidate = opened(path)
             first, second = paired(current, candidate, clock=clock)
