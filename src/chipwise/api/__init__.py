@@ -24,7 +24,7 @@ if TYPE_CHECKING:
         estimate_training,
     )
     from chipwise.api.quantizing import quantize
-    from chipwise.api.runs import evaluate, export_subnetwork, quality, report, search, shrink, train
+    from chipwise.api.runs import evaluate, quality, report, search, shrink, train
     from chipwise.api.serving import agent_loop, plan, simulate
     from chipwise.api.specs import load_run, lower, resolve, uniform
     from chipwise.api.whole_runs import estimate_parts, estimate_pictures, explain_pictures
@@ -86,7 +86,6 @@ __all__ = [
     "explain",
     "explain_pictures",
     "export",
-    "export_subnetwork",
     "import_measurements",
     "kit",
     "learn",

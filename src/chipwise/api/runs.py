@@ -12,7 +12,6 @@ from chipwise.core.units import parse_field
 from chipwise.deploy.export.hf import require_folder
 from chipwise.deploy.runtimes import RUNTIMES
 from chipwise.design.models.this_machine import is_here
-from chipwise.design.phases.kit_folder import FinishedRun
 from chipwise.design.phases.one_model import (
     TaskScore,
     TaskTrained,
@@ -21,7 +20,6 @@ from chipwise.design.phases.one_model import (
     run_of,
     train_on_task,
 )
-from chipwise.design.report.fitted_quality import fitted_quality
 from chipwise.design.report.record import RunRecord, load
 from chipwise.design.report.two_runs import TwoRuns, names_of
 from chipwise.design.run.folder import RunFolder, holds_run
@@ -226,41 +224,6 @@ def train(
 
 
 @public
-def export_subnetwork(
-    folder: str | Path, model: str | Path | int | ArchSpec, *, out: str | Path, tokenizer: str | Path | None = None
-) -> Path:
-    """Cuts one model out of a supernet's trained weights, and writes it as a Hugging Face folder.
-
-    Args:
-        folder: A run's folder with ``quality: supernet``, or the folder of ``train_supernet``.
-        model: A trial's number in the run, or an architecture: a spec file, a config, a known name.
-        out: The folder to write.
-        tokenizer: A ``tokenizer.json``. Default: the run's tokenizer for the model's vocabulary; without a run, none.
-
-    Raises:
-        SpecError: There are no finished shared weights, or the model is not a part of the supernet.
-        InputError: The model is unknown.
-    """
-    from chipwise.training.supernet.export import export_subnetwork as cut_out
-
-    home = Path(folder)
-    ours = holds_run(home)
-    if isinstance(model, int):
-        if not ours:
-            raise InputError(f"model: {folder} is not a run, so it has no trial {model}; name an architecture")
-        design = FinishedRun.open(home).design(model)
-        if design is None:
-            raise InputError(f"model: the run in {folder} has no trial {model}")
-        arch = design.arch
-    else:
-        arch = model if isinstance(model, ArchSpec) else resolve(model)
-    own = home / "corpus" / f"tokenizer-{arch.vocab_size}.json"
-    if tokenizer is None and ours and own.is_file():
-        tokenizer = own
-    return cut_out(home / "supernet" if ours else home, arch, out, tokenizer=tokenizer)
-
-
-@public
 def evaluate(
     model: str | Path,
     task: str | Path,
@@ -414,23 +377,16 @@ def compare_runs(first: str | Path, second: str | Path) -> TwoRuns:
 
 
 @public
-def quality(model: str | Path | ArchSpec, *, tokens: float | str, run: str | Path | None = None) -> ExpectedQuality:
-    """Predicts the loss after training ``model``, with its interval, by a published scaling law or by a run's own.
+def quality(model: str | Path | ArchSpec, *, tokens: float | str) -> ExpectedQuality:
+    """Predicts the loss after training ``model``, with its interval, by a published scaling law.
 
     Args:
         model: See :func:`estimate`.
         tokens: Training tokens: a number, or text such as ``2T``. The published law assumes one pass over the text.
-        run: The folder of a search, to use a scaling law fitted to its trainings (in bits per byte of its text, or in
-            its task's loss).
 
     Raises:
         InputError: The model is too small or the text too short for the published law.
         Unsupported: The model does not predict next tokens.
-        StudyError: ``run`` has too few trainings.
     """
     arch = model if isinstance(model, ArchSpec) else resolve(model)
-    count = parse_field(tokens, "count", "tokens")
-    if run is not None:
-        return fitted_quality(arch, tokens=count, run=run)
-
-    return published_quality(arch, tokens=count)
+    return published_quality(arch, tokens=parse_field(tokens, "count", "tokens"))

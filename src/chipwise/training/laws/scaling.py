@@ -20,12 +20,10 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from chipwise.core.arrays import Float64Array
-from chipwise.core.statistics import Z90, nnls
-from chipwise.predict.cost.model import Predicted
+from chipwise.core.statistics import nnls
 
 EXPONENTS = (0.2, 0.3, 0.4, 0.5)
 BELIEF = 0.15  # weight of each of START's predictions, relative to an observed training
-CONSTANTS = 6  # number of constants of the law
 USUAL_LAYERS, USUAL_HEAD, USUAL_TEXT = 1e6, 5e5, 3e7  # parameters, and bytes read by a training of ten minutes
 PASSES_EXPONENT = 1.5  # roughly how the Fréchet distance of images falls with sampling steps (tasks/diffusion)
 
@@ -125,32 +123,3 @@ def fit_pace(layer_parameters: ArrayLike, head_parameters: ArrayLike, tokens_per
     columns = np.column_stack([np.ones(len(target)), np.r_[layers, more_layers], np.r_[head, more_head]])
     token, layer, top = (float(v) for v in nnls(columns * weight[:, None], target * weight))
     return Pace(token_s=token, layer_parameter_s=layer, head_parameter_s=top)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Trainings:
-    """Finished trainings: parameters of layers and head, bytes of text read, bits per byte reached, each (n,)."""
-
-    layers: Float64Array
-    head: Float64Array
-    text_bytes: Float64Array
-    loss: Float64Array
-
-    def __len__(self) -> int:
-        return len(self.loss)
-
-    def expect(self, layers: float, head: float, text_bytes: float, *, seed: int, draws: int = 40) -> Predicted:
-        """Expected result of another training by the law fitted to these trainings, with its 90 % interval.
-
-        The interval combines the law's variation under bootstrap resampling and the trainings' scatter around it.
-        """
-        held = np.column_stack([self.layers, self.head, self.text_bytes, self.loss])
-        law = fit_law(*held.T)
-        value = float(law.loss(layers, head, text_bytes))
-        off = self.loss / law.loss(self.layers, self.head, self.text_bytes) - 1
-        scatter = float(np.sqrt((off**2).sum() / max(1, len(self) - CONSTANTS)))
-        rng = np.random.default_rng(seed)
-        others = [fit_law(*held[rng.integers(0, len(self), len(self))].T) for _ in range(draws)]
-        moved = np.array([other.loss(layers, head, text_bytes) for other in others]) - value
-        half = Z90 * float(np.sqrt((moved**2).mean() + (scatter * value) ** 2))
-        return Predicted(value=value, low=value - half, high=value + half)

@@ -26,7 +26,6 @@ from chipwise.core.fields import losses_renamed
 from chipwise.core.files import read_mapping, storage, write_atomic, write_json
 from chipwise.errors import InputError, SpecError
 from chipwise.model.arch.arch import ArchSpec
-from chipwise.model.arch.io import to_data
 from chipwise.model.kinds.text.module import Transformer
 from chipwise.model.nn.precision import torch_dtype
 from chipwise.model.space.search_space import SearchSpace
@@ -218,7 +217,7 @@ class SupernetRun(Run):
         found = losses_renamed(read_mapping(self.result_path))
         if found.pop("key", None) != self.key or not self.weights_are_whole():
             return None
-        found.pop("whole", None)  # derived from the designs; stored for users who have only the folder
+        found.pop("whole", None)  # in files of earlier versions
         curve = tuple((p[0], p[1], p[2], p[3]) for p in found.pop("curve"))
         return SupernetResult(**found, curve=curve, whole=self.arch, weights=str(self.weights_path), spent_cpu_s=0.0)
 
@@ -240,7 +239,7 @@ class SupernetRun(Run):
         with storage(self.weights_path):
             write_atomic(self.weights_path, to_bytes(self.weights()))
         figures = {name: getattr(result, name) for name in ("tokens", "steps", "cpu_s", "loss", "curve")}
-        write_json(self.result_path, {"key": self.key, "whole": to_data(self.arch), **figures})
+        write_json(self.result_path, {"key": self.key, **figures})
         self.branch_path.unlink(missing_ok=True)
         return result
 
