@@ -84,7 +84,7 @@ def quantisation() -> None:
 
 
 def weight_sharing() -> None:
-    """One layer's weights in all thirty."""
+    """Perplexity of a model whose thirty layers share one layer's weights."""
     arch = chipwise.resolve("smollm2-135m")
     shared = replace(
         arch, layers=tuple(replace(layer, shares=0) if i else layer for i, layer in enumerate(arch.layers))
@@ -101,7 +101,7 @@ def weight_sharing() -> None:
 
 
 def checkpointing() -> None:
-    """What training keeps."""
+    """Memory that training needs, by purpose."""
     say("GB of states, 70e9 parameters at 16 bytes", 70e9 * 16 / 1e9)
     layer = 34 * 4096 * 8192
     say(
@@ -129,7 +129,7 @@ def checkpointing() -> None:
 
 
 def percentiles() -> None:
-    """How far the slowest per cent is from the median, and what a little quality buys; both measured on a CPU."""
+    """P99 relative to the median, and the speed that a small loss of quality buys; measured on a CPU."""
     found = rows("winner-vs-baseline-*.csv")
     ratios = [float(row["latency_p99_s"]) / float(row["latency_p50_s"]) for row in found]
     say(
@@ -156,7 +156,7 @@ def percentiles() -> None:
 
 
 def fusion() -> None:
-    """One kernel in place of several."""
+    """Gain from fusing several kernels into one."""
     for runtime in ("torch-eager", "torch-compile", "vllm"):
         cost = chipwise.estimate("llama-3-8b", device=A100, runtime=runtime)
         say(
@@ -184,7 +184,7 @@ def utilisation() -> None:
 
 
 def shared_contexts() -> None:
-    """Many candidates over one context."""
+    """Cost of many candidates that share one context."""
     curve = shared_context(case("llama-3-8b"))
     assert curve is not None
     for i, count in enumerate(curve.candidates):
@@ -197,7 +197,7 @@ def shared_contexts() -> None:
 
 
 def sharding() -> None:
-    """A model over several cards."""
+    """A model divided over several cards."""
     for tp in (2, 4, 8):
         cost = chipwise.estimate("llama-2-70b", device=A100, tp=tp)
         say(
@@ -254,7 +254,7 @@ def equal_parameters() -> dict[str, ArchSpec]:
 
 
 def shape() -> None:
-    """Equal parameters and FLOPs in layers, other proportions, on several devices."""
+    """Layers of equal parameters and FLOPs but different proportions, on several devices."""
     for device in (
         "h100-sxm",
         A100,
@@ -274,7 +274,7 @@ def shape() -> None:
 
 
 def transfer() -> None:
-    """Whether an order of architectures holds on another device, and whether FLOPs know it."""
+    """Whether devices rank architectures in the same order, and whether FLOPs predict the order."""
     specs = [
         uniform(vocab_size=32_000, max_tokens=4096, d_model=width, depth=depth, heads=width // 64, ffn_width=4 * width)
         for width in (256, 512, 1024, 2048)
@@ -329,7 +329,7 @@ def price() -> None:
 
 
 def power() -> None:
-    """What watts cost."""
+    """Price of energy."""
     month = 150 * 24 * 30 / 1000
     say("kWh a month of 150 W, USD at 0.15 a kWh", month, month * 0.15)
     say("devices for 200,000 USD", 200_000 / (month * 0.15))
@@ -377,7 +377,7 @@ def strategies() -> None:
 
 
 def search_size() -> None:
-    """How many architectures a space holds, and what searches cost."""
+    """Number of architectures in a space, and the cost of searches."""
     layer = 3 * 2 * 5 * 3  # heads, KV heads, activations, widths: layers may all differ
     total = sum(layer**depth for depth in range(6, 13))
     say("12 layers of 90 choices each: designs", float(total))

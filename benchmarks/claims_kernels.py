@@ -32,7 +32,7 @@ A100 = "a100-sxm-80gb"
 
 
 def say(what: str, *values: object) -> None:
-    """One line: what it is, and figures as they are."""
+    """One printed line: a name and its figures."""
     shown = [f"{value:,.4g}" if isinstance(value, float) else str(value) for value in values]
     print(f"  {what}:", ", ".join(shown))
 
@@ -48,7 +48,7 @@ def seconds(op: Any, device: str = A100) -> float:
 
 
 def moved(costs: tuple[OpCost, ...], *kinds: str) -> float:
-    """Bytes that a pass moves; those of some kinds of kernels."""
+    """Bytes that a pass moves, in total or by some kinds of kernels."""
     return float(sum(cost.work.bytes * cost.count for cost in costs if not kinds or cost.kind in kinds))
 
 
@@ -62,7 +62,7 @@ def shares(costs: tuple[OpCost, ...]) -> dict[str, str]:
 
 
 def rows(pattern: str) -> list[dict[str, str]]:
-    """What a measuring script wrote: the rows of one CSV file beside this one."""
+    """Rows of a CSV file in this folder, as written by a measuring script."""
     with next(HERE.glob(pattern)).open() as file:
         return list(csv.DictReader(file))
 
@@ -92,7 +92,7 @@ def hierarchy() -> None:
 
 
 def weights() -> None:
-    """70 B parameters in 16 bits, once through memory."""
+    """Seconds to read 70 B parameters in 16 bits once."""
     say("GB of 70e9 parameters in fp16", 70e9 * 2 / 1e9)
     say("ms to stream them at 2 TB/s", 70e9 * 2 / 2e12 * 1e3)
     say("ms of computing one token at 312 TFLOP/s", 2 * 70e9 / 312e12 * 1e3)
@@ -129,7 +129,7 @@ def intensity() -> None:
 
 
 def tensor_cores() -> None:
-    """Peaks of an A100's two engines, and what products get of them."""
+    """Peaks of an A100's two engines, and the shares that matrix products reach."""
     rate = 108 * 4 * 2 * 1.41e9 / 1e12
     say("4 a unit, 64 FMA a clock: TFLOP/s", rate * 64)
     say("4 a unit, 256 FMA a clock: TFLOP/s", rate * 256)
@@ -237,7 +237,7 @@ def norm_place() -> None:
 
 
 def activations() -> None:
-    """What an activation and its gate cost."""
+    """Cost of an activation and its gate."""
     for kind, flops in (("relu", 1), ("silu", 5), ("gelu", 8)):
         say(f"{kind}: share of the FLOPs of an FFN of width 4,096", flops / (2 * 2 * 4096 + flops))
     ops = {kind: Elementwise(function=kind, elements=4096 * 11_008, activations="bf16") for kind in ("relu", "gelu")}

@@ -1,4 +1,4 @@
-"""The quality side of what is often said about designs: each choice trained alike at equal parameters, three seeds.
+"""Effect of common design choices on quality: equal parameters, equal training, three seeds.
 
     python benchmarks/claims_quality.py --tokens runs/clinic/corpus --out benchmarks/claims-quality.csv
     python benchmarks/claims_quality.py --out benchmarks/claims-quality.csv --report     # trains nothing
@@ -74,7 +74,7 @@ def equal(**shape) -> ArchSpec:
 
 
 def in_pairs(arch: ArchSpec) -> ArchSpec:
-    """Every second layer uses the weights of the one before."""
+    """A model whose every second layer reuses the weights of the layer before."""
     layers = (replace(layer, shares=i - 1) if i % 2 else layer for i, layer in enumerate(arch.layers))
     return replace(arch, layers=tuple(layers))
 
@@ -103,7 +103,7 @@ VARIANTS: dict[str, tuple[ArchSpec, str]] = {  # name -> model, and the variant 
 
 
 class PostNorm(LayerModule):
-    """A layer that normalises the sum, as the first transformers did, and not what its blocks read."""
+    """A post-norm layer, as in the first transformers: it normalises the sum, not the inputs of its blocks."""
 
     def forward(self, x_BTD, angles, cache):
         """The residual stream after the layer, and the layer's new cache."""
@@ -122,12 +122,12 @@ class Steps:
         self.at_s: list[float] = []
 
     def __call__(self) -> float:
-        """How often it was asked: before and after each step."""
+        """Number of calls: one before and one after each step."""
         self.at_s.append(time.process_time())
         return float(len(self.at_s))
 
     def step_s(self) -> float:
-        """CPU seconds of an undisturbed step: a tenth of all were quicker; NaN where none was taken."""
+        """CPU seconds of an undisturbed step (10th percentile); NaN without steps."""
         return math.nan if len(self.at_s) < 2 else float(np.quantile(np.diff(self.at_s)[::2], 0.1))
 
 

@@ -19,7 +19,7 @@ COUNTS = (1, 8, 32, 128, 512)
 
 
 def candidates() -> None:
-    """A history computed once for all candidates, and once for each."""
+    """Cost with the history computed once for all candidates, and once per candidate."""
     sasrec = ranker(width=64, depth=2, history=50, items=1_682)
     for way, sizes in (("together", lambda n: (n, 1)), ("one by one", lambda n: (1, n))):
         flops = [flops_of(sasrec, *sizes(count)) for count in COUNTS]

@@ -1,4 +1,4 @@
-"""Do fp8 and int4 folders of compressed-tensors load in transformers on a CPU, and lose what was promised?
+"""Whether fp8 and int4 compressed-tensors folders load in transformers on a CPU, with the promised loss.
 
     python benchmarks/compressed_tensors_folders.py FOLDER --texts 64 --out FILE.csv     # a decoder's folder
 

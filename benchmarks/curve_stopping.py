@@ -1,4 +1,4 @@
-"""What stopping trainings early would have saved in a finished run, and whom it would have cost.
+"""CPU time that early stopping would have saved in a finished run, and the finalists it would have dropped.
 
     python benchmarks/curve_stopping.py --run runs/clinic --out curve-stopping.csv
 
@@ -42,7 +42,7 @@ class Training:
     best_of_all: bool
 
     def at(self, cpu_s: float) -> float:
-        """The curve's last value by then."""
+        """The last value of the curve before a time."""
         return [value for second, value in self.curve if second <= cpu_s][-1]
 
 
@@ -78,7 +78,7 @@ def trainings(run: Path) -> list[Training]:
 
 
 def lower_end(ended: list[Training], now: Training, share: float) -> float:
-    """Of the 99 % interval of where ``now`` will end, seen at ``share`` of its budget."""
+    """The 99 % interval of the final loss of ``now``, predicted at ``share`` of its budget."""
     x = np.array([item.at(share * item.cpu_s) for item in ended])
     y = np.array([item.bits_per_byte for item in ended])
     slope, level = np.polyfit(x, y, 1)
@@ -90,7 +90,7 @@ def lower_end(ended: list[Training], now: Training, share: float) -> float:
 
 
 def replay(items: list[Training], *, keep: int, margin: float) -> dict[str, object]:
-    """What the rule would have done; trainings that it stops teach those after them nothing."""
+    """Decisions of the rule; trainings that it stops are not used for later decisions."""
     ended: list[Training] = []
     stopped: list[Training] = []
     saved_s = 0.0
@@ -117,7 +117,7 @@ def replay(items: list[Training], *, keep: int, margin: float) -> dict[str, obje
 
 
 def over_orders(items: list[Training], *, keep: int, margin: float, orders: int) -> dict[str, object]:
-    """The same had the trainings run in other orders: means, and in how many orders somebody was lost."""
+    """The same for other orders of the trainings: means, and the number of orders that lost a finalist."""
     random = np.random.default_rng(0)
     runs = [
         replay([items[int(i)] for i in random.permutation(len(items))], keep=keep, margin=margin) for _ in range(orders)

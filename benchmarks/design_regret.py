@@ -1,4 +1,4 @@
-"""What a design costs that a law picks within a latency limit, among trainings whose losses are known.
+"""Excess loss of the design that a law picks within a latency limit, among trainings with known losses.
 
     python benchmarks/design_regret.py --quality FOLDER --out design-regret.csv
 
@@ -62,14 +62,14 @@ def arch_of(columns: np.ndarray) -> ArchSpec:
 
 
 def trainings_in(folder: Path) -> tuple[LawTrainings, np.ndarray, LawTrainings]:
-    """The thinned trainings of a folder, where each shape's last is among them, and these as published, unsmoothed."""
+    """Thinned trainings of a folder, including the last of each shape, which are also returned as published."""
     whole = read(folder)
     trainings = thinned(whole)
     return trainings, last_of(trainings), whole.where(np.isin(np.arange(len(whole)), last_of(whole)))
 
 
 def last_of(trainings: LawTrainings) -> np.ndarray:
-    """Where each shape's last checkpoint is, in the order of the table."""
+    """Index of each shape's last checkpoint, in the order of the table."""
     numbers = shape_numbers(trainings)
     rows = [np.flatnonzero(numbers == number) for number in np.unique(numbers)]
     return np.sort([mine[trainings.tokens[mine].argmax()] for mine in rows])
@@ -81,7 +81,7 @@ def one(trainings: LawTrainings, index: int) -> LawTrainings:
 
 
 def groups(trainings: LawTrainings, by: str) -> np.ndarray:
-    """What is left out together: a number for each training."""
+    """Group number of each training; groups are left out together."""
     _, layers, width, depth, *_ = trainings.shapes.columns()
     return {
         "shape": shape_numbers(trainings), "width": width, "depth": depth, "size": np.round(np.log2(layers)),
@@ -127,7 +127,7 @@ def near_tau(first: np.ndarray, second: np.ndarray, sizes: np.ndarray) -> tuple[
 
 
 def coverage(trainings: LawTrainings, last: np.ndarray, final: LawTrainings) -> tuple[float, int, float]:
-    """Share of truths inside the interval once another shape's training fixed the offset; how many; its half-width."""
+    """Coverage of the interval after another shape's training fixed the offset, number of pairs, half-width."""
     numbers, hits, halves = shape_numbers(trainings), [], []
     for a, b in itertools.combinations(range(len(last)), 2):
         i, j = last[a], last[b]
@@ -142,7 +142,7 @@ def coverage(trainings: LawTrainings, last: np.ndarray, final: LawTrainings) -> 
 
 
 def unlevelled(law: Law) -> Law:
-    """The law with a level of which nothing is known, as on a user's own text."""
+    """The law with an unknown level, as for a user's own text."""
     covariance = law.covariance.copy()
     covariance[0, :] = covariance[:, 0] = 0.0
     covariance[0, 0] = ANY_LEVEL

@@ -109,7 +109,7 @@ def main() -> None:
 
 
 def in_rounds(designs: list[Design], workload: Workload, profile: MachineProfile) -> list[Measurement]:
-    """Every design measured twice, and in later rounds while the reference work beside it always ran slowly.
+    """Measures every design twice, and again if the reference work ran slowly each time.
 
     Of those beside which it did not, the fastest is kept: a neighbour may slow a model and spare the reference work,
     but nothing makes a model faster than the machine is. No prediction is looked at.
@@ -135,7 +135,7 @@ def in_rounds(designs: list[Design], workload: Workload, profile: MachineProfile
 
 
 def slowness(found: Measurement) -> float:
-    """By what factor the reference work was slower, at its own speed, than when the machine was calibrated."""
+    """Slow-down of the reference work since the machine was calibrated, as a factor."""
     return math.inf if found.own_drift is None else found.own_drift.prefill_slowdown
 
 

@@ -1,4 +1,4 @@
-"""Winner, reference design and random search's winner of a domain, trained again alike with further seeds.
+"""Retrains the winner, the reference design and random search's winner of a domain equally, with more seeds.
 
     python benchmarks/domain_seeds.py examples/vision.yaml [--run RUN] [--random RUN] [--seeds 3] [--cpu 60] [--out CSV]
 
@@ -117,7 +117,7 @@ def main() -> None:
 
 
 def finished(spec: RunSpec, folder: Path) -> RunRecord:
-    """The record of a search, which is made, or ended, where it is not finished."""
+    """The record of a search; runs or resumes the search if it is not finished."""
     record = folder / "record.json"
     if not record.exists() or load(record).status != "finished":
         api.search(spec, out=folder, resume=folder.exists())
@@ -125,7 +125,7 @@ def finished(spec: RunSpec, folder: Path) -> RunRecord:
 
 
 def served(choices: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Of a design's choices those of how images are drawn, which no training depends on."""
+    """Choices of a design that concern only sampling, on which training does not depend."""
     return {name: choices[name] for name in ("steps", SOLVER, SHIFT) if name in choices}
 
 
@@ -168,7 +168,7 @@ def measured_in_turns(spec: RunSpec, contenders: Mapping[str, Mapping[str, Any]]
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """What a process needs to train a design of a run file for ``cpu_s`` and to judge it."""
+    """A job: train a design of a run file for ``cpu_s`` CPU seconds and evaluate it."""
 
     run_file: Path
     folder: Path

@@ -1,4 +1,4 @@
-"""The checks of ``gpu_day.py``: what each measures on a GPU, and what chipwise predicts of it where it does.
+"""The checks of ``gpu_day.py``: measurements on a GPU beside chipwise's predictions, if there are any.
 
 Times are of CUDA events around many calls, the median of rounds. Predictions are for the data sheet that the device's
 name belongs to; they are empty where there is none.
@@ -39,7 +39,7 @@ class Bench:
 
     @property
     def dtype(self) -> Any:
-        """In which kernels are timed: what GPUs compute in; FP32 on a trial."""
+        """Number format in which kernels are timed: bf16 on GPUs, FP32 in a trial."""
         import torch
 
         return torch.float32 if self.fake else torch.bfloat16
@@ -98,7 +98,7 @@ class Check:
     on_fake: bool = True
 
     def lacks(self, *, fake: bool) -> str | None:
-        """Why it cannot run here; None where it can."""
+        """Reason why the check cannot run here; None if it can."""
         if fake and not self.on_fake:
             return "only on a GPU"
         if self.package is not None and importlib.util.find_spec(self.package) is None:
@@ -121,7 +121,7 @@ def gpu_here() -> bool:
 
 
 def devices(bench: Bench) -> list[Row]:
-    """What the device is, and its measured peaks beside those of the data sheet."""
+    """The device, with its measured peaks beside those of the data sheet."""
     import torch
 
     from chipwise.core.dtypes import DType
@@ -247,7 +247,7 @@ def training_rates(bench: Bench) -> list[Row]:
 
 
 def packing(bench: Bench) -> list[Row]:
-    """Small candidates side by side on one GPU: all tokens over the wall time of all."""
+    """Small candidates trained side by side on one GPU: tokens per second over all."""
     from chipwise.training.trainers import cuda
     from chipwise.training.trainers.protocol import Setup
 
@@ -278,7 +278,7 @@ def packing(bench: Bench) -> list[Row]:
 
 
 def fitting_batch(bench: Bench) -> list[Row]:
-    """A training on a share of the memory: parts are halved until they fit, and the loss is that of the whole batch."""
+    """Trains with a share of the memory: microbatches are halved until they fit; the loss is unchanged."""
     import torch
 
     rows: list[Row] = []

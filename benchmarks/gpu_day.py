@@ -59,7 +59,7 @@ def main() -> int:
 
 
 def one(name: str, out: Path, *, fake: bool, again: bool) -> dict[str, object]:
-    """Runs one check in a process; its line of the summary."""
+    """Runs one check in a process and returns its line of the summary."""
     row: dict[str, object] = {"check": name, "wall_s": 0.0, "rows": 0, "why": ""}
     path = out / f"{name}.csv"
     if path.exists() and not again:

@@ -1,4 +1,4 @@
-"""Time and loss of int8 products by their arithmetic, and which of them are right on a processor without VNNI.
+"""Time and loss of int8 products by arithmetic, and which are correct on a processor without VNNI.
 
     python benchmarks/int8_arithmetic.py products --out int8.csv             # single products, in turns
     python benchmarks/int8_arithmetic.py minilm --model FOLDER --out int8.csv    # a sentence encoder (Hugging Face)

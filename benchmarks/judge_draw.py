@@ -1,4 +1,4 @@
-"""The sub-networks of the ranking benchmark, drawn by rule and seed, and what is known of them without training.
+"""The sub-networks of the ranking benchmark, sampled with a seed, and their properties without training.
 
 Designs are drawn uniformly from the space, all with one weight format (it changes the price and hardly the quality).
 Those predicted to be within the search's limits are kept; a limit on a tail is asked of the median at half, because
@@ -44,17 +44,17 @@ class Subnet:
 
     @property
     def arch(self) -> ArchSpec:
-        """What is trained."""
+        """Designs to train."""
         return self.design.arch
 
     @property
     def name(self) -> str:
-        """One line for people."""
+        """One printed line."""
         return f"{self.number:02d} {summary(self.design)}"
 
 
 def feasible(spec: RunSpec, space: SearchSpace, costing: CostModel, *, count: int, seed: list[int]):
-    """Rows within the limits among ``count`` drawn ones, and their predicted decode latencies."""
+    """Rows within the limits among ``count`` random ones, and their predicted decode latencies."""
     rows = space.sample(count, np.random.default_rng(seed))
     rows[:, space.index["weights"]] = spec.space.weights.index(WEIGHTS)
     rows = np.unique(space.canonical(rows), axis=0)
@@ -64,7 +64,7 @@ def feasible(spec: RunSpec, space: SearchSpace, costing: CostModel, *, count: in
 
 
 def of_medians(limit: Constraint) -> Constraint:
-    """A limit on a tail as one on the median at half; any other as it is."""
+    """A limit on a tail as a limit of half its value on the median; other limits unchanged."""
     if not limit.metric.endswith("_p99"):
         return limit
     return replace(limit, metric=limit.metric.replace("_p99", "_p50"), limit=limit.limit / 2)

@@ -1,4 +1,4 @@
-"""The quality model of the ranking benchmark, and how well each judge ranks, with intervals."""
+"""The quality model of the ranking benchmark, and Kendall's tau of each predictor, with intervals."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Floats = NDArray[np.float64]
 
 
 class AllFidelities:
-    """The quality model over everything that is cheaper than a training alone, judged leave-one-out.
+    """A quality model of all predictors cheaper than a full training, evaluated leave-one-out.
 
     Each fidelity (rows of ``known``: scores with shared weights, short trainings, the law) is put on the scale of full
     trainings by non-negative least squares in logarithms, and ``optim.quality_model`` learns from the design what

@@ -1,4 +1,4 @@
-"""How well each way to judge a candidate ranks sub-networks that were trained alone.
+"""Rank correlation of each cheap quality estimate with sub-networks that were trained alone.
 
     python benchmarks/judge_ranking.py --out judge-ranking.csv
 
@@ -62,7 +62,7 @@ SEEDS = (1, 2)
 
 @dataclass(frozen=True)
 class Plan:
-    """How much of everything."""
+    """Numbers of designs, steps and seeds."""
 
     half: int = 8  # sub-networks spread over latency, and as many in the band
     steps: int = 160  # of a training alone, 2,048 tokens each
@@ -83,11 +83,11 @@ TUNING = Recipe(warmup_steps=4, decay_share=1.0, rate_width=None)  # at the rate
 
 
 class OutOfTimeError(Exception):
-    """The minutes of this call are over; the next call goes on."""
+    """Raised when the minutes of this call are over; the next call continues."""
 
 
 class Bench:
-    """The pieces, each kept when it is done."""
+    """The pieces of the benchmark; each is stored when it is done."""
 
     def __init__(self, args: argparse.Namespace, plan: Plan) -> None:
         self.args, self.plan, self.folder = args, plan, args.folder
@@ -150,7 +150,7 @@ class Bench:
         ]
 
     def supernet(self) -> SupernetResult:
-        """Weights shared by feasible designs of a draw of their own, and by those that are judged, once each."""
+        """Supernets of feasible random designs and of the evaluated designs, one each."""
         rows, _ = feasible(self.spec, self.space, self.costing, count=4 * self.plan.pool, seed=[self.args.seed, 21])
         chosen = np.random.default_rng([self.args.seed, 22]).permutation(len(rows))[: self.plan.pool]
         designs = [self.space.design(rows[i]).arch for i in chosen] + [one.arch for one in self.subnets]

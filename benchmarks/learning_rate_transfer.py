@@ -1,4 +1,4 @@
-"""Whether the best learning rate moves with a model's width: as the recipe scales it, unscaled, and with AdamW alone.
+"""Whether the best learning rate depends on width: with the recipe's scaling, unscaled, and with AdamW alone.
 
     python benchmarks/learning_rate_transfer.py --tokens runs/clinic/corpus --out learning-rate-transfer.csv
 
@@ -88,7 +88,7 @@ def best(factors: np.ndarray, losses: np.ndarray) -> tuple[float, float]:
 
 
 def moves(widths: list[int], optima: list[tuple[float, float]]) -> tuple[float, float]:
-    """By how many powers of two the best factor moves when the width doubles, and the standard error of that."""
+    """Shift of log₂ of the best factor when the width doubles, and its standard error."""
     x, y, error = np.log2(widths), np.array([o[0] for o in optima]), np.array([o[1] for o in optima])
     weight = 1 / np.maximum(error, 0.05) ** 2
     columns = np.column_stack([x - x.mean(), np.ones_like(x)])

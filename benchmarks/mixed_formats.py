@@ -1,4 +1,4 @@
-"""Does a weight format for each layer help? Every choice of formats of a run's trained contenders, judged and priced.
+"""Benefit of a weight format per layer: quality and price of every choice of formats of a run's contenders.
 
     python benchmarks/mixed_formats.py --run runs/clinic --out mixed-formats.csv
 
@@ -38,7 +38,7 @@ COLUMNS = ("trial", "design", "weights", "bytes", "bits_per_byte", "ttft_p50_s",
 
 
 def choices(design: Design) -> Iterator[Design]:
-    """``design`` in every choice of formats; layers that share weights have one."""
+    """``design`` in every choice of formats; layers that share weights share the format."""
     owners = [i for i, _ in design.arch.owned_layers()]
     for head, *own in itertools.product(FORMATS, repeat=1 + len(owners)):
         of = dict(zip(owners, own, strict=True))
@@ -47,7 +47,7 @@ def choices(design: Design) -> Iterator[Design]:
 
 
 def front(rows: list[Row]) -> list[Row]:
-    """The rows that no other of fewer bits per byte undercuts in seconds a token and in memory, best quality first."""
+    """The Pareto front of bits per byte, seconds per token and memory, best quality first."""
     costs = ("tpot_p50_s", "peak_memory_bytes")
     kept = []
     for row in sorted(rows, key=lambda row: float(row["bits_per_byte"])):

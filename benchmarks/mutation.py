@@ -151,7 +151,7 @@ class Mutant:
 
 
 def changes(node: ast.AST, returns: str) -> Iterator[tuple[str, ast.expr, str]]:
-    """Kind, expression and replacement of each mutant that starts at ``node``, in a function that ``returns`` so."""
+    """Kind, expression and replacement of each mutant at ``node`` in a function with return type ``returns``."""
     if isinstance(node, ast.Compare) and len(node.ops) == 1:
         for other in COMPARISONS.get(type(node.ops[0]), ()):
             changed = copy.copy(node)
@@ -242,7 +242,7 @@ def files_of(package: str) -> list[Path]:
 
 
 def sample(packages: list[str], n: int, seed: int) -> list[Mutant]:
-    """``n`` mutants, as many from each package (the first ones have one more where it does not come out even)."""
+    """``n`` mutants, evenly from all packages (the first ones have one more if there is a remainder)."""
     chosen: list[Mutant] = []
     for i, package in enumerate(packages):
         files = files_of(package)
@@ -253,7 +253,7 @@ def sample(packages: list[str], n: int, seed: int) -> list[Mutant]:
 
 
 def in_turn(mutants: list[Mutant]) -> list[Mutant]:
-    """One mutant of each package after another, so that a run that is stopped has tried as many of each."""
+    """Mutants in turns over packages, so that a stopped run has tried equally many of each."""
     place: dict[str, int] = defaultdict(int)
     turns = []
     for mutant in mutants:
@@ -263,7 +263,7 @@ def in_turn(mutants: list[Mutant]) -> list[Mutant]:
 
 
 class Copy:
-    """The sources once more, for one mutant at a time, and a process whose forks test them."""
+    """A copy of the sources for one mutant at a time, and a process whose forks run the tests."""
 
     def __init__(self, folder: Path) -> None:
         folder.mkdir()
@@ -313,7 +313,7 @@ class Copy:
         return dict(json.loads(self._server.stdout.readline()))
 
     def test_mutant(self, mutant: Mutant, files: list[str], limit_s: float, chosen: list[str]) -> dict[str, Any]:
-        """What the tests say while ``mutant`` is in the sources."""
+        """Result of the tests while ``mutant`` is in the sources."""
         path = self.source / mutant.file
         kept, times = path.read_bytes(), path.stat()
         try:
@@ -328,7 +328,7 @@ class Copy:
 
 @dataclass(frozen=True)
 class Calls:
-    """What the tests of a file call, in their own process and its children, and how long each takes."""
+    """Functions that the tests of a file call, in their process and its children, and each test's duration."""
 
     seconds: dict[str, float]  # of each test
     callers: dict[str, list[str]]  # tests that call a function, by "file function"; what imports call has ""
@@ -337,7 +337,7 @@ class Calls:
     reached: tuple[str, ...] = ()  # what these import, and so on
 
     def tests_of(self, mutant: Mutant) -> list[str] | None:
-        """The tests that call the mutant's function, the quickest first, or none by name where all may; else None."""
+        """Tests that call the mutant's function, quickest first; empty if all tests may; None if no test does."""
         if self.imports is not None:
             return [] if mutant.file in self.reached else None
         found = self.callers.get(f"{mutant.file} {mutant.function}")
@@ -348,7 +348,7 @@ class Calls:
 
 
 def imported(file: str) -> tuple[str, ...]:
-    """Files of the sources that a test file imports, by itself or by another one of its folder."""
+    """Source files that a test file imports, directly or through another file of its folder."""
     found: set[str] = set()
     for node in ast.walk(ast.parse((ROOT / file).read_bytes())):
         if isinstance(node, ast.Import):
@@ -364,7 +364,7 @@ def imported(file: str) -> tuple[str, ...]:
 
 
 def reached(files: Iterable[str]) -> tuple[str, ...]:
-    """Files of the sources that ``files`` of the sources are or import, at their heads or in functions, and so on."""
+    """``files`` and all source files that they import, directly or indirectly."""
     found: set[str] = set()
     waiting = list(files)
     while waiting:
@@ -376,7 +376,7 @@ def reached(files: Iterable[str]) -> tuple[str, ...]:
 
 @functools.cache
 def _inside(file: str) -> tuple[str, ...]:
-    """What a file imports, names in its strings, or, where it imports by a table of names, has beside it or there."""
+    """Modules that a file imports or names in strings; for files that import by a table, those of its folder."""
     path = ROOT / "src" / file
     text = path.read_text(encoding="utf-8")
     names = {name.replace(".", "/") for name in re.findall(r'"(chipwise(?:\.\w+)+)', text)}
@@ -390,7 +390,7 @@ def _inside(file: str) -> tuple[str, ...]:
 
 
 def record(copies: queue.Queue[Copy], files: list[str], workers: int) -> dict[str, Calls]:
-    """What each test file calls."""
+    """Functions that each test file calls."""
 
     def one(file: str) -> tuple[str, Calls]:
         mine = copies.get()
@@ -414,7 +414,7 @@ def record(copies: queue.Queue[Copy], files: list[str], workers: int) -> dict[st
 
 
 def shown(what: str, total: int, items: Iterator[Item]) -> Iterator[Item]:
-    """``items`` with a progress line where a person looks on."""
+    """``items``, with a progress line in a terminal."""
     for done, item in enumerate(items, 1):
         if sys.stderr.isatty():
             print(f"\r{what} {done}/{total}", end="\n" if done == total else "", file=sys.stderr, flush=True)
@@ -428,7 +428,7 @@ def test_files(package: str) -> list[str]:
 
 
 def equivalent() -> dict[tuple[str, ...], str]:
-    """Reasons of the mutants that change nothing."""
+    """Reasons why listed mutants are equivalent to the original."""
     return {key_of(row): row["reason"] for row in read(EQUIVALENT)}
 
 
@@ -525,14 +525,14 @@ def _calls(copies: queue.Queue[Copy], packages: list[str], kept: Path | None, wo
 
 
 def judge(mutant: Mutant, reason: str | None, copies: queue.Queue[Copy], calls: dict[str, Calls]) -> dict[str, Any]:
-    """One row: what the tests say of ``mutant``."""
+    """One row with the result of the tests for ``mutant``."""
     stem = Path(mutant.file).stem
     mine = {file: known for file, known in calls.items() if file.startswith(TESTS[mutant.package]) and not known.broken}
     found = {file: known.tests_of(mutant) for file, known in mine.items()}
     calling = {file: tests for file, tests in found.items() if tests is not None} or {file: [] for file in mine}
 
     def rank(file: str) -> tuple[bool, bool, float]:
-        """Named after the module, then what imports it itself, then the quickest."""
+        """Sort key: test files named after the module, then those that import it, then the quickest."""
         known = calls[file]
         return stem not in Path(file).stem, mutant.file not in (known.imports or ()), sum(known.seconds.values())
 
@@ -579,7 +579,7 @@ def write(path: Path, rows: list[dict[str, Any]]) -> None:
 
 
 def report(rows: list[dict[str, Any]], packages: list[str], bar: float) -> int:
-    """Prints survivors and shares; 1 if too few were killed."""
+    """Prints survivors and shares; returns 1 if too few were killed."""
     for row in rows:
         if row["outcome"] in ("survived", "equivalent"):
             reason = f"  ({row['reason']})" if row["reason"] else ""

@@ -1,4 +1,4 @@
-"""Tests in forks of a process that has imported the slow packages already: what `mutation.py` runs its mutants with.
+"""Runs tests in forks of a process that has already imported the slow packages; used by `mutation.py`.
 
 One request per line on standard input, one answer per line on standard output, both JSON. Each request runs pytest in a
 fork, so chipwise is imported afresh from the sources on PYTHONPATH; packages that it builds on are imported once.
@@ -64,12 +64,12 @@ class Plugin:
         self.failed: list[str] = []
 
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
-        """Those that are known to call the changed function, the quickest first; all where none is known."""
+        """Tests known to call the changed function, quickest first; all tests if none is known."""
         if self.rank:
             items[:] = sorted((i for i in items if i.nodeid in self.rank), key=lambda item: self.rank[item.nodeid])
 
     def pytest_runtest_logstart(self, nodeid: str) -> None:
-        """Calls from here on are of this test."""
+        """Attributes the calls from now on to this test."""
         if tracer := sys.modules.get("sitecustomize"):
             tracer.test = nodeid
 
@@ -80,7 +80,7 @@ class Plugin:
             self.failed.append(report.nodeid)
 
     def pytest_collectreport(self, report: pytest.CollectReport) -> None:
-        """A file that cannot be imported."""
+        """Records a file that cannot be imported."""
         if report.failed:
             self.failed.append(report.nodeid)
 
@@ -125,7 +125,7 @@ def serve(request: dict[str, Any]) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Answers until the input ends."""
+    """Answers requests until the input ends."""
     for name in SLOW:
         with contextlib.suppress(ImportError):
             importlib.import_module(name)

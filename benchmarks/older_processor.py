@@ -91,7 +91,7 @@ def pytest_configure() -> None:
 
 
 def tried(file: str, names: tuple[str, ...], processor: str, largest: int, limit_s: float) -> dict[str, str]:
-    """How the tests ``names`` of one file end on the imitated processor."""
+    """Results of the tests ``names`` of one file on the imitated processor."""
     python = Path(sys.executable).resolve()  # qemu does not find a virtual environment by its link
     chosen = [f"{file}::{name}" for name in names]
     command = ["qemu-x86_64", "-cpu", processor, str(python), "-m", "pytest", "-vv", "-p", "no:xdist"]

@@ -125,7 +125,7 @@ def measure_until_clean(
     repeats: int = 2,
     on_progress: Callable[[int, int], None] | None = None,
 ) -> list[Measurement | MeasurementError]:
-    """Each item's quietest measurement, or why it has none, in the order of ``items``.
+    """Each item's quietest measurement, or the reason why there is none, in the order of ``items``.
 
     Items whose measurement was not clean are measured again after all the others, at most ``repeats`` times. Items that
     failed are not tried again.

@@ -1,4 +1,4 @@
-"""Pairs of definitions with a graded similarity that no model gave: that of their terms in an ontology.
+"""Pairs of definitions with a graded similarity that comes from an ontology, not from a model.
 
 A term's similarity to another is the share of their ancestors in the Human Phenotype Ontology (themselves among them)
 that both have, the Jaccard index of the two sets ("simUI", Pesquita et al. 2009, doi:10.1371/journal.pcbi.1000443). One
@@ -25,7 +25,7 @@ CANDIDATES = 400  # partners that are looked at for a term
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pairs:
-    """What healing may read, and what cuts are judged by."""
+    """Texts for healing, and pairs for evaluating cuts."""
 
     healing: tuple[str, ...]
     texts: tuple[str, ...]  # held out
@@ -81,7 +81,7 @@ def read_terms(path: Path) -> tuple[dict[str, str], dict[str, list[str]]]:
 
 
 def ancestors_of(term: str, parents: dict[str, list[str]]) -> frozenset[str]:
-    """The term, its parents, theirs, and so on."""
+    """The term and all its ancestors."""
     seen: set[str] = set()
     open_ = [term]
     while open_:
@@ -93,7 +93,7 @@ def ancestors_of(term: str, parents: dict[str, list[str]]) -> frozenset[str]:
 
 
 def jaccard(a: frozenset[str], b: frozenset[str]) -> float:
-    """What both have as a share of what either has."""
+    """Intersection over union of two sets of ancestors."""
     return len(a & b) / len(a | b)
 
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""How many candidates a second are priced from a space's table, on one core.
+"""Candidates per second priced from a space's table, on one core.
 
     python benchmarks/pricing_speed.py examples/clinic.yaml --repeats 7 --out pricing_speed.csv
 

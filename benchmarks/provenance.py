@@ -1,4 +1,4 @@
-"""When, where and with which versions the rows of a benchmark were made: three columns of every CSV in this folder.
+"""Date, machine and versions of a benchmark's rows: three columns of every CSV in this folder.
 
 ``stamp(path)`` adds them to a table that a script has just written, to the rows that lack them. ``unknown`` stands
 where nobody wrote it down.

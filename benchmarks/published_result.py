@@ -1,4 +1,4 @@
-"""At the latency of Qwen2.5-0.5B on a Jetson Orin: how much lower the expected perplexity of another design is.
+"""Expected perplexity of other designs at the latency of Qwen2.5-0.5B on a Jetson Orin.
 
     python benchmarks/published_result.py --out published-result.csv
 
@@ -87,7 +87,7 @@ class EstimatedCosts:
                         self._feeds[f, d, k, w] = self._costs(f, d, kind=k, width=w) - one
 
     def _costs(self, f: int, d: int, *, depth: int = 1, pair: int = 0, kind: int = 0, width: int = 0) -> np.ndarray:
-        """Seconds to the first token and per token, and bytes of weights, of a model of these places in the lists."""
+        """TTFT, TPOT and bytes of weights of the model with these indices in the lists of choices."""
         spec = self.space.spec
         heads, kv_heads = spec.attention_choices()[pair]
         layer = {
@@ -140,7 +140,7 @@ def space_of(
 
 
 def why(reference: Design, found: FoundByLaw, tokens: float, before: np.ndarray, after: np.ndarray) -> str:
-    """What changed, and what each change is worth in nats by the law: one at a time, from the reference on."""
+    """Changes from the reference design, and the value of each in nats by the law, applied one after another."""
     design = found.design()
     old, new = (Shapes.of(item) for item in (reference, design))
     parts, at = [], old

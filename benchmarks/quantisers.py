@@ -1,4 +1,4 @@
-"""What each quantiser loses, and its CPU time: int4 and int8 weights of five trained designs and MiniLM.
+"""Loss and CPU time of each quantiser: int4 and int8 weights of five trained designs and MiniLM.
 
     python benchmarks/quantised_designs.py --work runs/quantisers           # trains the designs, about 10 CPU-minutes
     python benchmarks/quantisers.py --work runs/quantisers --out FILE.csv   # run again to go on
@@ -123,7 +123,7 @@ def awq(matrix, form, *, inputs, grid) -> Scaled:
 
 
 class Scaled:
-    """A matrix that is not stored as it is: the factors belong into the layer before."""
+    """A scaled matrix; the inverse factors must be folded into the layer before."""
 
     def __init__(self, matrix: np.ndarray) -> None:
         self.matrix = matrix
@@ -251,7 +251,7 @@ class MiniLm:
         return rows / np.linalg.norm(rows, axis=1, keepdims=True)
 
     def file_embedded(self, design: Design, packing: Packing) -> np.ndarray:
-        """The same by the exported file."""
+        """Embeddings of the held-out definitions by the exported file, of length 1."""
         from chipwise.deploy.export.onnx import export
         from chipwise.deploy.runtimes.onnxruntime import OnnxEncoder
 

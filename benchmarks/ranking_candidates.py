@@ -43,7 +43,7 @@ ARRIVALS = 20_000
 
 
 def rate_within(service_s: Sequence[float], limit_s: float, *, seed: int = 0) -> float:
-    """Most requests a second for which 99 of 100 are answered within ``limit_s``, waiting included.
+    """Highest rate of requests at which 99 of 100 are answered within ``limit_s``, waiting included.
 
     One server, first come first served, Poisson arrivals; service times are drawn from those measured. 0 where even a
     request that does not wait takes longer.
@@ -121,7 +121,7 @@ def designs(count: int) -> Iterator[tuple[str, Design]]:
 
 
 def compared(design: Design, profile: MachineProfile, *, limit_s: float) -> Iterator[dict[str, Any]]:
-    """Predicted and measured seconds of each number of candidates, in both ways."""
+    """Predicted and measured seconds of each number of candidates, in one pass and one by one."""
     with tempfile.TemporaryDirectory() as folder:
         for count in CANDIDATES:
             for way, each, batch in (("shared", count, 1), ("apart", 1, count)):

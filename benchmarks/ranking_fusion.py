@@ -89,7 +89,7 @@ def designs() -> Iterator[tuple[str, Design]]:
 
 
 def compared(design: Design, profile: MachineProfile, *, runs: int) -> Iterator[dict[str, Any]]:
-    """Each variant beside the file in which nothing is fused."""
+    """Each variant, compared with the file without fusion."""
     for count in CANDIDATES:
         arch = with_candidates(design.arch, count)
         values = random_weights(arch, seed=0)

@@ -1,4 +1,4 @@
-"""Precision matrix by matrix of a run's winner: seconds and NDCG@10 of FP32, of int8 throughout, and of what is chosen.
+"""Precision by matrix of a run's winner: seconds and NDCG@10 of FP32, of int8 throughout, and of the choice.
 
     python benchmarks/ranking_precision.py runs/ranking [--candidates 128] [--out FILE.csv]
 

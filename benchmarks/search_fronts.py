@@ -60,7 +60,7 @@ class Steps:
         return out["F"], G if self.inner.n_ieq_constr else np.zeros((len(X), 0))
 
     def described(self) -> Problem:
-        """As strategies see it."""
+        """The problem in the form that strategies take."""
         return Problem(
             cardinalities=np.full(self.variables, self.values),
             goals=tuple(Goal(name=f"f{i}") for i in range(self.inner.n_obj)),
@@ -229,7 +229,7 @@ def main() -> None:
 
 
 def show(name: str, strategy: str, rows: list[tuple[str, ...]]) -> None:
-    """Prints the means of what ``rows`` hold of a problem, over the seeds that both have."""
+    """Prints the means of ``rows`` of a problem over the seeds that both methods have."""
     scores = {
         who: {(row[3], row[4]): float(row[5]) for row in rows if row[:3] == (name, strategy, who)}
         for who in ("ours", "theirs")

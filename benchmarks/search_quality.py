@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""How good the search strategies are on a bench of search problems with known fronts.
+"""Quality of the search strategies on problems with known fronts.
 
     python benchmarks/search_quality.py --bench-dir DIR --problem s2 --strategy auto --seeds 10 --out search_quality.csv
 
@@ -43,7 +43,7 @@ def load_bench(folder: Path):
 
 
 def describe(problem, oracle, *, prior: str) -> Problem:
-    """``problem`` as strategies see it."""
+    """``problem`` in the form that strategies take."""
 
     def guess(rows):
         return -np.log(problem.surrogate.evaluate(rows, ("params_exact",))[:, 0])
@@ -126,7 +126,7 @@ def main() -> None:
 
 
 def write(path: Path, found: list[tuple]) -> None:
-    """``found`` with what ``path`` holds of other problems, strategies and seeds."""
+    """``found`` with the rows of other problems, strategies and seeds in ``path``."""
     mine = {tuple(str(item) for item in row[:3]) for row in found}
     kept: list[tuple] = []
     if path.exists():

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Whether four workers find as good a front as one in equally many evaluations.
+"""Whether four workers find as good a front as one worker with the same number of evaluations.
 
     python benchmarks/search_workers.py --bench-dir DIR --problem s2 --seeds 3 --out benchmarks/search-workers.csv
 
@@ -25,7 +25,7 @@ CHECKPOINTS = (100, 200)
 
 
 def run(bench, problem, strategy: str, workers: int, seed: int, prior: str) -> list[float]:
-    """Scores at the checkpoints, in the order in which trials were told."""
+    """Scores at the checkpoints, in the order in which trials were reported."""
     oracle = bench.Oracle(problem, CHECKPOINTS[-1])
     search = make_strategy(strategy, describe(problem, oracle, prior=prior), seed=seed)
     rng = np.random.default_rng([seed, workers])

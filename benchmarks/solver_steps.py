@@ -1,4 +1,4 @@
-"""Fréchet distance of images that one denoiser draws, by solver, shift of times and number of steps.
+"""Fréchet distance of images of one denoiser by solver, shift of times and number of steps.
 
     python benchmarks/solver_steps.py [--cpu 60] [--seed 1] [--steps 2 3 4 6 8 16]
 

@@ -1,4 +1,4 @@
-"""A finished run's contenders on its tasks, beside what they were measured to take: does the winner keep the floor?
+"""Scores of a finished run's contenders on its tasks, with their measured costs: does the winner keep the floor?
 
     chipwise search examples/clinic-task.yaml
     python benchmarks/task_floor.py --run runs/clinic-task --out task-floor.csv
@@ -36,7 +36,7 @@ def contenders(record: RunRecord) -> list[Trial]:
 
 
 def ask(run: Path, spec: RunSpec, trial: Trial, role: str, task: str, out: Path) -> tuple[dict, float | None]:
-    """What one contender reaches, and the CPU seconds that it took; None where it was known already."""
+    """Scores of one contender and the CPU seconds spent; None if they were known."""
     design = design_of(trial.choices, spec=spec.space, name="baseline" if role == "baseline" else spec.name)
     weights = sorted(
         (run / "trainings" / design.arch.digest).glob("weights-*.safetensors"),

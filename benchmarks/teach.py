@@ -75,7 +75,7 @@ COLUMNS = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Table:
-    """A table's rows and quantities on a data sheet; ``fixed`` rows at its end judge, else half of its models do."""
+    """Rows and quantities of a table on a data sheet; its last ``fixed`` rows are for testing, else half of its models."""
 
     name: str
     rows: list[MeasuredRow]
@@ -127,7 +127,7 @@ def tables(args: argparse.Namespace) -> Iterator[Table]:
 
 
 def sources(args: argparse.Namespace, place: Path) -> Iterator[tuple[str, str, Path, int]]:
-    """Name, base, file and how many rows at its end judge."""
+    """Name, base, file and number of test rows at its end."""
     if args.measure:
         yield "this machine, ONNX Runtime", args.base, measured_here(args.measured, args.measure), 0
         return
@@ -148,7 +148,7 @@ TRANSLATORS = {"raspberrypi": "raspberry-pi-4", "xeon": "xeon-8380", "titanxp": 
 
 
 def translators(path: Path, out: Path, count: int = 300) -> Path:
-    """Some rows of a table of encoder-decoders, with the lengths and the format that all of them have."""
+    """Rows of a table of encoder-decoders, with their common lengths and format."""
     with path.open() as stream:
         lines = list(csv.DictReader(stream))
     tokens = 23 if path.stem.startswith("iwslt") else 30
@@ -163,7 +163,7 @@ def translators(path: Path, out: Path, count: int = 300) -> Path:
 
 
 def floor_of(path: Path, judged: int, count: int = 300) -> float:
-    """Mean error on the rows that judge of gradient boosting that learnt from all others of a table of pairs."""
+    """Mean error on the test rows of gradient boosting trained on all other rows of a table of pairs."""
     with path.open() as stream:
         lines = list(csv.DictReader(stream))
     order = np.random.default_rng(1).permutation(len(lines))
@@ -182,7 +182,7 @@ def read_table_machines(path: Path) -> list[str]:
 
 
 def of_machine(path: Path, machine: str) -> list[MeasuredRow]:
-    """The rows of one machine; none where none can be used."""
+    """The usable rows of one machine."""
     try:
         return list(read_table(path, where={"device": machine}).rows)
     except ChipwiseError:
@@ -208,7 +208,7 @@ def judged(table: Table, repeats: int, counts: Sequence[int]) -> Iterator[dict[s
 
 
 def split(table: Table, count: int, rng: np.random.Generator) -> tuple[Float64Array, Float64Array]:
-    """Quantities to learn from and to judge by, of different models."""
+    """Quantities for learning and for testing, of different models."""
     n = len(table.seen)
     if table.fixed:
         free = rng.permutation(n - table.fixed)
@@ -221,7 +221,7 @@ def split(table: Table, count: int, rng: np.random.Generator) -> tuple[Float64Ar
 
 
 def errors(table: Table, features: Float64Array, learn: Float64Array, judge: Float64Array) -> dict[str, float]:
-    """Errors of all predictors on ``judge``."""
+    """Errors of all predictors on the test rows ``judge``."""
     asked = table.seen.only(judge)
     truth = asked.seconds
     wrong = {"sheet_error": error(asked.sheet_s, truth), "ridge_error": math.nan, "boosting_error": math.nan}
@@ -254,7 +254,7 @@ def error(predicted: Float64Array, truth: Float64Array) -> float:
 def boosting(
     features: Float64Array, seconds: Float64Array, asked: Float64Array, *, leaf: int | None = None
 ) -> Float64Array:
-    """Seconds by gradient boosting on logarithms; a tenth of the rows in each leaf unless told."""
+    """Seconds by gradient boosting on logarithms; by default a tenth of the rows in each leaf."""
     leaf = max(2, len(seconds) // 10) if leaf is None else leaf
     try:
         from lightgbm import LGBMRegressor
@@ -336,7 +336,7 @@ def ridge(features: Float64Array, seconds: Float64Array, asked: Float64Array) ->
 
 
 def table_noise(table: Table) -> float | str:
-    """Mean spread of times of one setting about their median; empty where no setting was timed twice."""
+    """Mean deviation of repeated times of a setting from their median; empty if none was repeated."""
     groups: dict[tuple[object, ...], list[float]] = {}
     for i, seconds in enumerate(table.seen.seconds):
         row, quantity = table.rows[int(table.seen.rows[i])], table.seen.quantities[i]
@@ -439,7 +439,7 @@ def true_s(arch: ArchSpec, sheet: DeviceProfile, machine: Truth) -> float:
 
 
 def measured_here(path: Path, count: int) -> Path:
-    """Random designs measured on this machine, as a table; what the file holds already is kept."""
+    """Random designs measured on this machine, as a table; existing rows of the file are kept."""
     designs, work = random_designs(count, seed=5), Workload(prompt_tokens=64, new_tokens=64)
     names = ["model", "runtime", "dtype", "prompt_tokens", "new_tokens", "seconds"]
     if not path.exists():

@@ -1,4 +1,4 @@
-"""Bad inputs and kills: no traceback, no hang, no finished trial lost, and every message names the thing.
+"""Bad inputs and kills: no traceback, no hang, no finished trial lost; every message names the wrong field.
 
     nice python benchmarks/torture.py --inputs 500 --kills 100 --seed 1 --out torture.csv
     nice python benchmarks/torture.py --inputs 5000 --slice 0:200 --kills 0 --out part.csv
@@ -130,7 +130,7 @@ def run_command(case: Case) -> int:
 
 
 def run_call(case: Case) -> int:
-    """Exit code that stands for how the call ended."""
+    """Exit code for the way in which the call ended."""
     from chipwise.errors import ChipwiseError
 
     assert case.call
@@ -151,7 +151,7 @@ def in_new_process(case: Case, folder: Path) -> int:
 
 
 def attempt(case: Case, folder: Path, *, fresh: bool) -> Outcome:
-    """Runs one case and judges how it ended."""
+    """Runs one case and classifies its outcome."""
     work = folder / "work"
     work.mkdir(parents=True)
     for name, content in case.files.items():
@@ -229,7 +229,7 @@ def inputs(chosen: list[Case], fresh: int) -> Iterator[Outcome]:
 
 
 def progress(what: str, done: int, total: int, last: Outcome) -> None:
-    """A line that moves where a person looks on; and one that stays for whatever is wrong."""
+    """A progress line in a terminal, and a permanent line for every failure."""
     if last.verdict != "ok":
         print(f"\r{last.verdict}: {last.case}: {last.message[:200]}", file=sys.stderr)
     if sys.stderr.isatty():
@@ -276,7 +276,7 @@ def begin(spec: Path, folder: Path, log: Path) -> subprocess.Popen[bytes]:
 
 
 def strike(process: subprocess.Popen[bytes], number: int, target: str) -> str:
-    """Sends the signal; what was really struck."""
+    """Sends the signal; returns what was really hit."""
     workers = psutil.Process(process.pid).children(recursive=True)
     if target == "worker" and workers:
         workers[0].send_signal(number)
@@ -289,7 +289,7 @@ def strike(process: subprocess.Popen[bytes], number: int, target: str) -> str:
 
 
 def prepare(spec: Path, folder: Path, log: Path) -> None:
-    """Calibrates once: that takes longer than these searches, and has tests of its own."""
+    """Calibrates once, because calibration takes longer than these searches and has its own tests."""
     process = begin(spec, folder, log)
     while process.poll() is None and not (folder / "profile.json").exists():
         time.sleep(0.5)
@@ -299,7 +299,7 @@ def prepare(spec: Path, folder: Path, log: Path) -> None:
 
 
 def first_results(process: subprocess.Popen[bytes], folder: Path, spec: Path) -> dict[str, float]:
-    """What a new search has to lose: waits for its first training, for ten minutes at most."""
+    """Waits up to ten minutes for the first finished training of a new search."""
     found: dict[str, float] = {}
     deadline = time.monotonic() + 600
     while not found and process.poll() is None and time.monotonic() < deadline:
@@ -365,7 +365,7 @@ TARGETS = ("parent", "worker", "group")
 
 
 def settle(process: subprocess.Popen[bytes], struck: str) -> int | None:
-    """Exit code after a strike: None for a hang, or where workers outlive their search."""
+    """Exit code after a signal; None for a hang, or if workers outlive their search."""
     limit = 3 * HANG_S if struck != "worker" else 1.0  # a search goes on without one worker: it is killed in turn
     workers = psutil.Process(process.pid).children(recursive=True) if process.poll() is None else []
     try:

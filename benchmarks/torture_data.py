@@ -1,4 +1,4 @@
-"""Inputs of torture.py that once ended in a traceback, hung, or were accepted: data of tasks, tables, kits' results."""
+"""Former failures as inputs of torture.py (traceback, hang, silent acceptance): data of tasks, tables, kit results."""
 
 from __future__ import annotations
 
@@ -185,7 +185,7 @@ def teaching() -> Iterator[Case]:
 
 @functools.cache
 def results() -> str:
-    """What a kit's script writes, of a kit that was packed here."""
+    """Results of a kit's script, for a kit that was packed here."""
     import chipwise
     from chipwise.model.arch import io as spec_io
     from chipwise.model.arch.arch import uniform
@@ -226,7 +226,7 @@ TAMPERED: tuple[tuple[str, object], ...] = (
 
 
 def kits() -> Iterator[Case]:
-    """Results that were changed by hand, and what cannot be packed."""
+    """Results that were changed by hand, and files that cannot be packed."""
     for path, value in TAMPERED:
         held: Any = copy.deepcopy(json.loads(results()))
         place, (*outer, last) = held, path.split(".")

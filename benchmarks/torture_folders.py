@@ -88,7 +88,7 @@ def weights() -> Iterator[tuple[str, bytes]]:
 
 
 def damages() -> Iterator[tuple[str, str, str | bytes | None]]:
-    """File, what is wrong with it, and its content; None where it is missing."""
+    """File, its fault, and its content (None if the file is missing)."""
     whole = winner()
     for file in whole:
         yield file, "missing", None
@@ -106,7 +106,7 @@ def damages() -> Iterator[tuple[str, str, str | bytes | None]]:
 
 
 def folders() -> Iterator[Case]:
-    """Every damage under every command."""
+    """Every damaged file with every command."""
     for file, kind, content in damages():
         for command, (arguments, needed) in COMMANDS.items():
             files: dict[str, str | bytes] = {f"w/{name}": held for name, held in winner().items() if name != file}

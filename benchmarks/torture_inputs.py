@@ -262,7 +262,7 @@ def configs() -> Iterator[Case]:
 
 
 def broken_files() -> Iterator[Case]:
-    """Files of every kind that hold something else, or are none."""
+    """Files of every kind with wrong content, and paths that are not files."""
     for file, arguments in READERS.items():
         for kind, content in BROKEN.items():
             if file == "text.txt" and kind not in ("empty", "binary", FIFO, FOLDER, ZERO):
@@ -271,7 +271,7 @@ def broken_files() -> Iterator[Case]:
 
 
 def options() -> Iterator[Case]:
-    """Options with values that they cannot have."""
+    """Options with invalid values."""
     for command, named in OPTIONS.items():
         for option, values in named.items():
             for value in values:
@@ -291,7 +291,7 @@ def options() -> Iterator[Case]:
 
 
 def names() -> Iterator[Case]:
-    """Names that stand for nothing."""
+    """Unknown names."""
     for command, kind in NAMED:
         for name in STRANGE_NAMES:
             if (kind, name) in {("model", "gpt2 "), ("command", "-")}:

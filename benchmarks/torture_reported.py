@@ -1,4 +1,4 @@
-"""Inputs of torture.py that once ended in a traceback, hung, or were accepted in silence: commands and their files.
+"""Former failures as inputs of torture.py (traceback, hang, silent acceptance): commands and their files.
 
 Data of tasks, tables to teach from and results of kits are in ``torture_data.py``.
 """
@@ -106,7 +106,7 @@ GONE = object()
 
 
 def plan_files() -> Iterator[Case]:
-    """Plans whose file was damaged, and load tests that no server has."""
+    """Damaged plan files, and impossible load tests."""
     readers = {
         "--resume": (*PLAN, "--out", "p.json", "--resume"),
         "check": ("plan", "check", "p.json", "--results", "r.json"),
@@ -150,7 +150,7 @@ def plan_files() -> Iterator[Case]:
 
 
 def outputs() -> Iterator[Case]:
-    """Standard output that is full or knows few characters, links that loop, folders that are missing."""
+    """Full or ASCII-only standard output, looping links, missing folders."""
     estimate = ("estimate", "gpt2", "--device", "l4")
     for command in (estimate, (*estimate, "--json"), ("devices",)):
         name = f"reported full output: {' '.join(command)}"
@@ -169,7 +169,7 @@ def outputs() -> Iterator[Case]:
 
 
 def configs() -> Iterator[Case]:
-    """Fields of config.json that were accepted whatever they held."""
+    """Fields of config.json that were accepted with any value."""
     common = {"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 128}
     wav2vec2 = common | {"model_type": "wav2vec2", "vocab_size": 32, "num_conv_pos_embedding_groups": 4}
     wav2vec2 |= {"conv_dim": [32, 32], "conv_kernel": [10, 3], "conv_stride": [5, 2]}

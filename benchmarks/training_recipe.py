@@ -1,4 +1,4 @@
-"""What each part of the training recipe, and each shape of a model, is worth in validation bits per byte.
+"""Effect of each part of the training recipe, and of a model's shape, on validation bits per byte.
 
 taskset -c 1 python benchmarks/training_recipe.py recipe --budget 20 --out training-recipe.csv
 taskset -c 1 python benchmarks/training_recipe.py shapes --budget 60 --out training-shapes.csv
@@ -52,7 +52,7 @@ class AdamWOnly:
         self.adam.step()
 
     def state(self) -> dict[str, torch.Tensor]:
-        """Nothing: these runs are not resumed."""
+        """Does nothing: these runs are not resumed."""
         return {}
 
 

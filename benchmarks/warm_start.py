@@ -1,4 +1,4 @@
-"""What it saves to begin a training with weights inherited from shared ones, at equal final quality.
+"""Training time saved at equal final quality by starting from supernet weights.
 
     python benchmarks/warm_start.py --tokens runs/clinic/corpus --folder warm --out benchmarks/warm-start.csv
     python benchmarks/warm_start.py --out benchmarks/warm-start.csv --report     # trains nothing
@@ -52,7 +52,7 @@ STARTS = ("random", "inherited")
 def trained(
     arch: ArchSpec, seed: int, steps: int, start: dict[str, np.ndarray] | None, folder: Path, store: TokenStore
 ) -> tuple[float, float]:
-    """Bits per byte after ``steps``, and the CPU seconds of one; goes on from shorter trainings in ``folder``."""
+    """Bits per byte after ``steps``, and CPU seconds per step; continues from shorter trainings in ``folder``."""
     clock = Steps()
     result = trainer.train(
         arch,
@@ -69,7 +69,7 @@ def trained(
 
 
 def steps_for(quality: float, steps: np.ndarray, curve: np.ndarray) -> float:
-    """Steps after which ``curve`` reaches ``quality``, by lines in ln steps; the nearer end where it lies outside."""
+    """Steps after which ``curve`` reaches ``quality``, interpolated linearly in ln steps and clipped to the curve."""
     return float(np.exp(np.interp(-quality, -curve, np.log(steps))))
 
 

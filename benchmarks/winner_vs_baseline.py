@@ -112,7 +112,7 @@ def with_equal_trainings(spec: Path, work: Path) -> Path:
 
 
 def finish(spec: Path, folder: Path) -> None:
-    """Runs, or goes on with, a search that has not finished."""
+    """Runs a search, or resumes it if it has not finished."""
     if not (folder / "record.json").exists() or load(folder / "record.json").status != "finished":
         api.search(spec, out=folder, resume=(folder / "record.json").exists())
 

@@ -121,7 +121,7 @@ def train_alone(name: str, seed: int, file: Path, work: Path) -> list[dict[str, 
 
 
 def search(seed: int, file: Path, work: Path) -> list[dict[str, Any]]:
-    """Runs one search, or goes on with it; a row for its winner."""
+    """Runs or resumes one search; returns a row for its winner."""
     import yaml
 
     own = work / f"search-{seed}.yaml"

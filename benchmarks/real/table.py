@@ -154,7 +154,7 @@ def trained(piece: Piece, choices: Mapping[str, Any], drawn: Mapping[str, Any], 
 
 
 def pieces(task: str, *, pilot: bool) -> Iterator[Piece]:
-    """What the table is made of, the most telling first: breadth, then further seeds."""
+    """Pieces of the table, the most informative first: many designs, then further seeds."""
     count = PILOT if pilot else DESIGNS[task]
     for design in range(count):
         yield Piece(task=task, design=design, seed=0, shares=THIRDS)

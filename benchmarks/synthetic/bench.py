@@ -121,7 +121,7 @@ class Problem:
 
 
 class Oracle:
-    """Evaluates rows and counts them, repeats included; ``left`` says how many may still be asked for."""
+    """Evaluates rows and counts them, repeats included; ``left`` is the remaining number."""
 
     def __init__(self, problem, budget):
         self.problem, self.budget = problem, budget
@@ -129,7 +129,7 @@ class Oracle:
 
     @property
     def left(self):
-        """Evaluations that may still be spent."""
+        """Number of evaluations that are left."""
         return self.budget - len(self.F)
 
     def __call__(self, X):
@@ -141,7 +141,7 @@ class Oracle:
         return F, G
 
     def free(self, X):
-        """What a cost model knows without training."""
+        """Metrics that a cost model predicts without training."""
         F, G = self.problem.evaluate(X)
         return F[:, 1:], G
 
@@ -151,7 +151,7 @@ class Oracle:
 
 
 def near_front(problem, *, children=400, seed=0):
-    """The front that a long evolution with every value in sight finds, (n, m)."""
+    """The near-exact front, found by a long evolution on all values, (n, m)."""
     from chipwise.design.strategies.pareto import crowding, non_dominated, ranks
 
     rng, cards = np.random.default_rng(seed), problem.cardinality
