@@ -1,4 +1,4 @@
-"""This machine predicted as if it were unknown: from a data sheet and the results of a kit, against measuring everything.
+"""This machine predicted from a data sheet and the results of a kit, against measuring everything.
 
     python benchmarks/as_a_stranger.py --out as-a-stranger.csv
 

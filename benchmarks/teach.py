@@ -75,7 +75,7 @@ COLUMNS = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Table:
-    """Rows and quantities of a table on a data sheet; its last ``fixed`` rows are for testing, else half of its models."""
+    """Rows and quantities of a table on a data sheet; the last ``fixed`` rows test, else half of its models."""
 
     name: str
     rows: list[MeasuredRow]
