@@ -1,4 +1,4 @@
-"""What all tests share: a data folder of their own, examples that may take their time, and a browser for pages."""
+"""Shared set-up of all tests: a separate data folder, no deadline for Hypothesis, a browser for pages."""
 
 from __future__ import annotations
 
@@ -38,21 +38,21 @@ FLAGS = (
 
 @pytest.fixture
 def measured_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Measurements are short and not repeated, however busy the machine: for tests of what is done with them."""
+    """Short measurements without repetition, even on a busy machine, for tests of code that uses them."""
     real = harness.measure
     monkeypatch.setattr(harness, "measure", lambda *what, **how: real(*what, **how | {"seconds": 0.1, "attempts": 1}))
 
 
 @pytest.fixture(scope="session", autouse=True)
 def own_data_folder(tmp_path_factory):
-    """Tests keep profiles and measurements in a folder that goes with them, and print as to a file."""
+    """Puts profiles and measurements into a temporary folder, and makes output look like a file's."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("CHIPWISE_HOME", str(tmp_path_factory.mktemp("home")))
         yield
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Files with slow tests come first where several processes share the tests, so that none of them is left over."""
+    """Runs files with slow tests first if several processes share the tests, so that none is left to the end."""
     if "PYTEST_XDIST_WORKER" in os.environ:
         slow = dict.fromkeys(item.path for item in items if item.get_closest_marker("slow"))
         waiting = dict.fromkeys(item.path for item in items if "smoke_run" in getattr(item, "fixturenames", ()))
@@ -66,7 +66,7 @@ Visit = Callable[[Path], tuple[str, list[str]]]
 
 @pytest.fixture
 def visit(tmp_path: Path) -> Visit:
-    """Opens a page: the document after its scripts ran, and what they wrote to the console."""
+    """Opens a page; returns the document after its scripts ran, and their console messages."""
     found = next(filter(None, map(shutil.which, BROWSERS)), None)
     if found is None:
         pytest.skip(f"needs {', '.join(BROWSERS[:-1])} or {BROWSERS[-1]} on the PATH")

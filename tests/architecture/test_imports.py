@@ -1,4 +1,4 @@
-"""What importing costs, which names are public, and which room may know which."""
+"""Cost of importing, public names, and import contracts between rooms."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ def test_nothing_that_files_hold_can_run() -> None:
 
 
 def test_rooms_import_downwards_only() -> None:
-    """The contracts of pyproject.toml, as ``make check`` runs them."""
+    """Checks the import contracts of pyproject.toml, as ``make check`` does."""
     from importlinter.cli import EXIT_STATUS_SUCCESS, lint_imports
 
     assert lint_imports(config_filename=str(SOURCE.parents[1] / "pyproject.toml"), no_cache=True) == EXIT_STATUS_SUCCESS

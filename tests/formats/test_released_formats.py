@@ -1,4 +1,4 @@
-"""What released versions wrote opens with today's code, and says the same."""
+"""Files of released versions open with today's code and give the same answers."""
 
 from __future__ import annotations
 

@@ -32,7 +32,7 @@ TOLERANCE = 1e-3
 
 
 def numbers(model: str, device: str) -> dict[str, float]:
-    """Seconds of every operator, and the whole; or the error's first words."""
+    """Seconds of every operator and their sum, or the first words of the error."""
     request = Request(
         model=model, deployment=Deployment(device=device, weights="own"), batch=8, prompt_tokens=2048, new_tokens=256
     )

@@ -1,4 +1,4 @@
-"""``pip install .`` alone: what needs no extra works, everything else ends in one line that names the extra."""
+"""After ``pip install .`` alone the core works; everything else ends with one line that names the extra."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ NAMES_WHAT_IS_MISSING = {
 
 @pytest.fixture(scope="session")
 def core(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The executables of an environment with chipwise and its core dependencies alone."""
+    """The executables of an environment with only chipwise and its core dependencies."""
     home = tmp_path_factory.mktemp("core")
     subprocess.run([sys.executable, "-m", "venv", home / "venv"], check=True)
     done = subprocess.run(

@@ -1,4 +1,4 @@
-"""An ssh daemon on this machine with keys of its own, which tests start, cut off and end."""
+"""An ssh daemon on this machine with its own keys, which tests start, disconnect and stop."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class Daemon:
         pytest.skip(f"sshd does not start here: {(self.folder / 'log').read_text()[-200:]}")
 
     def stop(self) -> None:
-        """Ends it; connections that are open go on."""
+        """Stops the daemon; open connections continue."""
         assert self.process is not None
         self.process.terminate()
         self.process.wait()
@@ -76,7 +76,7 @@ class Daemon:
 
 
 def _command(process: psutil.Process) -> list[str]:
-    """Its command line, empty where it has ended since it was listed."""
+    """Command line of the process; empty if it has ended."""
     try:
         return process.cmdline()
     except psutil.NoSuchProcess:
@@ -84,7 +84,7 @@ def _command(process: psutil.Process) -> list[str]:
 
 
 def _name(process: psutil.Process) -> str:
-    """Its name, empty where it has ended since it was listed."""
+    """Name of the process; empty if it has ended."""
     try:
         return process.name()
     except psutil.NoSuchProcess:

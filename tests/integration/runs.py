@@ -1,4 +1,4 @@
-"""Runs the command line as a user does, or inside the test's process; folders that all processes of a run share."""
+"""Runs the command line as a user does or in the test's process; folders shared by all test processes."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def chipwise(*arguments: object, timeout_s: float = 600, **changes) -> subproces
 
 
 def in_process(*arguments: object) -> subprocess.CompletedProcess[str]:
-    """Runs the command line inside this process, without a second start: for what needs none."""
+    """Runs the command line inside this process, for tests that need no new interpreter."""
     out, err = io.StringIO(), io.StringIO()
     argv = ["chipwise", *map(str, arguments)]
     with (
@@ -67,7 +67,7 @@ def in_process(*arguments: object) -> subprocess.CompletedProcess[str]:
 
 @contextmanager
 def made_once(factory: pytest.TempPathFactory, name: str) -> Iterator[tuple[Path, bool]]:
-    """A folder that all processes of one test run share, and whether it is still to be filled; one enters at a time."""
+    """A folder shared by all processes of a test run, and whether it is still empty; one process enters at a time."""
     base = factory.getbasetemp()
     base = base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
     folder, made = base / name, base / f"{name}.made"

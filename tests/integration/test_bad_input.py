@@ -1,4 +1,4 @@
-"""Whatever is wrong gets one clear message and a code; never a traceback."""
+"""Every mistake gives one clear message and an exit code, never a traceback."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ SMOKE = yaml.safe_load((EXAMPLES / "smoke.yaml").read_text())
 
 
 def spec(tmp_path, **changes):
-    """The smoke spec with some fields changed, its text found from anywhere."""
+    """The smoke spec with changed fields and an absolute path of its text."""
     data = {**SMOKE, **changes}
     if data["data"] == SMOKE["data"]:
         data["data"] = {**SMOKE["data"], "paths": [str(EXAMPLES.parent / "src/chipwise/*/*.py")]}

@@ -1,4 +1,4 @@
-"""A search whose last measurements meet a machine that is really busy. What fakes say of it is in the unit tests."""
+"""A search whose last measurements run on a really busy machine. The unit tests use fakes instead."""
 
 from __future__ import annotations
 

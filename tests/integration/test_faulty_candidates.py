@@ -1,4 +1,4 @@
-"""One search whose candidates hang, crash, eat memory and answer NaN: it finishes, and each says what became of it."""
+"""A search whose candidates hang, crash, exhaust memory or return NaN finishes, and records each failure."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ _left: list[str] = []
 
 
 def export(design, weights, path):
-    """The fake runtime's exporter; candidates take the next fault each while there are any."""
+    """The fake runtime's exporter, which gives each candidate the next fault until none is left."""
     made = fake.export(design, weights, path)
     if path.stem == "random" and design.arch.name != "baseline" and _left:
         made.write_text(json.dumps(json.loads(made.read_text()) | {"fault": _left.pop()}))
@@ -46,7 +46,7 @@ def export(design, weights, path):
 
 
 def measured(path, workload, **settings):
-    """Only one that hangs is given up soon; whoever else is slow may be."""
+    """Only the hanging candidate has a short timeout; others may be slow."""
     hangs = json.loads(path.read_text()).get("fault") == "hang"
     brief = {"seconds": 0.2, "attempts": 1}
     return measure(path, workload, **settings | brief | {"timeout_s": 8.0 if hangs else 300.0})

@@ -1,4 +1,4 @@
-"""A full disk: one line, nothing lost, and the same command goes on once there is room.
+"""On a full disk commands end with one line, lose nothing, and continue once there is room.
 
 No root is needed: a process whose files may not grow past a size meets the refusal that a full disk gives it.
 """
@@ -27,7 +27,7 @@ def with_a_full_disk() -> None:
 
 
 def refused(*arguments: object) -> str:
-    """What a command says that meets a full disk."""
+    """Messages of commands on a full disk."""
     done = chipwise(*arguments, preexec_fn=with_a_full_disk)
     assert done.returncode == 1, done.stdout + done.stderr
     assert "Traceback" not in done.stdout + done.stderr

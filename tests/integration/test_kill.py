@@ -1,4 +1,4 @@
-"""A search that is killed at any moment goes on, and nothing that was finished is lost."""
+"""A search that was killed at any moment can be resumed, and no finished work is lost."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def begin(spec: Path, folder: Path) -> subprocess.Popen[bytes]:
 
 
 def finished(spec: Path, folder: Path) -> dict[tuple[int, int], float]:
-    """Bits per byte of every training that the study holds, by trial and rung. Reads a copy, as a bystander would."""
+    """Bits per byte of every training in the study, by trial and rung, read from a copy."""
     if not (folder / "study.journal").exists():
         return {}
     copy = folder.parent / "copy.journal"

@@ -72,7 +72,7 @@ def searched(folder: Path, *options: str) -> str:
 
 
 def measured(folder: Path, *, slow_file: str = "", slow: float = 1.0) -> Path:
-    """The kit, run with a llama-bench of its own; then the machine and its power as of a board that is not here."""
+    """Runs the kit with a fake llama-bench, then with the files of a board's machine and power sensors."""
     done = chipwise("kit", folder / "run")
     assert done.returncode == 0, done.stdout + done.stderr
     there = Path(shutil.copytree(folder / "run" / "kit", folder / "there", dirs_exist_ok=True))
@@ -112,7 +112,7 @@ def measured(folder: Path, *, slow_file: str = "", slow: float = 1.0) -> Path:
 
 
 def visible(visit, page: Path) -> str:
-    """The words that a person sees: the drawn page without scripts, styles and marks, on one line."""
+    """The visible text of the page on one line."""
     document, console = visit(page)
     assert console == []
     document = re.sub(r"(?s)<(script|style)\b.*?</\1>", " ", document)

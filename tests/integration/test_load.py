@@ -1,4 +1,4 @@
-"""With both cores loaded by others, nothing that is a fifth off is called clean."""
+"""With both cores loaded, no measurement that is 20 % off is called clean."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def load(kind: str):
 
 
 def test_no_measurement_under_load_is_called_clean_and_a_fifth_off(tmp_path) -> None:
-    """Idle is the processor time of the quietest of three: what a pass takes where nothing else wants the core."""
+    """Idle time is the least processor time of three measurements."""
     designs = random_designs(3, seed=7)
     paths = [export_for("onnxruntime", design, tmp_path, stem=str(i)) for i, design in enumerate(designs)]
     settings = {"seconds": 0.4, "attempts": 1}

@@ -162,7 +162,7 @@ def test_dense_models_compute_what_torch_counts(name: str) -> None:
 
 @pytest.mark.parametrize(("name", "changes"), SMALL.items())
 def test_models_with_experts_compute_what_torch_counts(name: str, changes: dict[str, Any]) -> None:
-    """Each token meets its experts whatever they are, so the number does not hang on where tokens go."""
+    """FLOPs do not depend on the routing, because each token uses the same number of experts."""
     config = families.config_of(name) | NARROW | changes
     parts = lowered(from_config(config, name=name), batch=BATCH, tokens=TOKENS)
     assert product_flops(parts) == counted(config, "cpu")

@@ -67,7 +67,7 @@ def test_a_machine_that_is_not_there(host: str, tmp_path, monkeypatch) -> None:
     ],
 )
 def test_a_machine_without_a_python_that_can_measure(host: str, tmp_path, monkeypatch, python, message) -> None:
-    """The old one says that it is 3.8; the bare one has no packages."""
+    """Two fake interpreters: one reports version 3.8, one has no packages."""
     changed = {"old": "import sys; sys.version_info = (3, 8)", "bare": "import sys; sys.path[:] = sys.path[:3]"}
     if python in changed:
         path = tmp_path / python

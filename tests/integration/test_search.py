@@ -140,7 +140,7 @@ def test_a_finished_run_goes_on_with_a_larger_budget_and_keeps_every_training(sm
 def test_a_limit_that_nothing_keeps_ends_with_the_closest_design_and_exit_code_4(
     smoke_file, smoke_run, tmp_path
 ) -> None:
-    """Of the finished run's winner; looser limits then end it as it was."""
+    """A limit that the winner exceeds; with the former limit the run ends as before."""
     copy = shutil.copytree(smoke_run, tmp_path / "copy")
     tight = tmp_path / "smoke.yaml"
     tight.write_text(SMOKE.replace("peak_memory: <= 300 MB", "peak_memory: <= 20 MB"))

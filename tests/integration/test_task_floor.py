@@ -1,4 +1,4 @@
-"""A search with a task of one's own and a floor: stopped before its end, gone on with, and what it leaves behind."""
+"""A search with a user's task and a floor: stopped, resumed, and its files."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def _briefly():
 
 @pytest.fixture(scope="module")
 def run(smoke_run, tmp_path_factory) -> Path:
-    """A search that was stopped when all was judged, and gone on with."""
+    """A search that was stopped after all evaluations and resumed."""
     home = tmp_path_factory.mktemp("floor")
     file, folder = spec(home, ">= 60 %"), started(home / "run", smoke_run)
     with pytest.MonkeyPatch.context() as patch:

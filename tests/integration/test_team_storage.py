@@ -27,7 +27,7 @@ BINARIES = sorted(Path("/usr/lib/postgresql").glob("*/bin"))
 
 
 class Server:
-    """A PostgreSQL server of its own, with a folder and a port of its own."""
+    """A separate PostgreSQL server with its own folder and port."""
 
     def __init__(self, folder: Path) -> None:
         self.data, self.bin = folder / "data", BINARIES[-1]
@@ -89,7 +89,7 @@ def begin(url: str, name: str, evaluation: str = "sleeping") -> subprocess.Popen
 
 
 def stored(url: str, name: str):
-    """The study as anybody may read it."""
+    """The study, opened read-only."""
     return study_of(PROBLEM, url, name=name)
 
 

@@ -1,4 +1,4 @@
-"""One run file on three trainers: the same decisions from the same seed; and what was killed loses nothing finished."""
+"""One run file on three trainers: the same seed gives the same decisions, and kills lose no finished work."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def _one_thread() -> Iterator[None]:
 
 
 def small(profile: Path, home: Path, **changed: object) -> tuple[dict, Path]:
-    """The smoke run with fewer tokens on a text of its own, and a folder in which this machine is calibrated."""
+    """The smoke run with fewer tokens and its own text, and a folder with this machine's calibration."""
     spec = read_yaml(EXAMPLES / "smoke.yaml") | {"budget": {"tokens": "450k", "final": "150k", "workers": 2}}
     text = home.parent / "text.txt"
     text.write_text(
@@ -66,7 +66,7 @@ def small(profile: Path, home: Path, **changed: object) -> tuple[dict, Path]:
 
 
 def searched(on: str, profile: Path, home: Path, **changed: object) -> RunRecord:
-    """The record of the run on a trainer; jobs are run as they are asked for."""
+    """The record of the run on a trainer; runs job files when the search waits for them."""
     spec, folder = small(profile, home, **changed)
     for _ in range(ROUNDS):
         try:
@@ -78,7 +78,7 @@ def searched(on: str, profile: Path, home: Path, **changed: object) -> RunRecord
 
 
 def decisions(record: RunRecord) -> list[tuple[object, ...]]:
-    """What was tried and found, trial by trial, and which trial won."""
+    """Choices and losses of every trial, and the winning trial."""
     tried = [(item.number, item.choices, item.quantised_loss) for item in record.trials]
     return [*tried, ("winner", record.winner)]
 
@@ -97,7 +97,7 @@ def on_a_day(slowness: float, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_the_same_decisions_on_every_trainer_and_day(tmp_path, monkeypatch) -> None:
-    """Limits are wide, objectives counted: no calibration and no measurement decides, nor does who finished first."""
+    """Wide limits and counted objectives, so that no measurement or timing influences decisions."""
     pytest.importorskip("ray", reason="needs the extra ray")
     found = {}
     for on, slowness, rates in (
@@ -174,7 +174,7 @@ def kill_in_the_middle(job: TrainJob, killed: list[int]) -> None:
 
 
 def test_a_killed_ray_worker_returns_its_training(tmp_path) -> None:
-    """Its worker is killed in the middle of it; another does it, to the same weights."""
+    """If a worker is killed during a training, another one repeats it with the same weights as result."""
     ray = pytest.importorskip("ray", reason="needs the extra ray")
     from chipwise.training.trainers.ray_cluster import RayTrainer
 

@@ -1,4 +1,4 @@
-"""Estimates, plans and explanations that are pinned, asked through the public Python API."""
+"""Pinned estimates, plans and explanations, through the public Python API."""
 
 from __future__ import annotations
 
@@ -128,7 +128,7 @@ def ranker() -> chipwise.ArchSpec:
 
 
 def shortened(value: Any) -> Any:
-    """``value`` with long lists of rows as their length, totals of their numbers, and a digest of the rest."""
+    """``value`` with long lists of rows replaced by their length, the sums of their numbers, and a digest."""
     if isinstance(value, dict):
         return {key: shortened(item) for key, item in value.items()}
     if isinstance(value, list) and len(str(value)) > LONG:
@@ -137,6 +137,6 @@ def shortened(value: Any) -> Any:
 
 
 def answer(name: str) -> Any:
-    """The answer to one question: everything it holds, as it would be stored."""
+    """The complete answer to one question, as stored in the pins."""
     found = QUESTIONS[name]()
     return shortened(plain(found.to_dict() if hasattr(found, "to_dict") else found))

@@ -81,7 +81,7 @@ def weights_of(arch: ArchSpec) -> reach.Weights:
 
 
 def derived(design: Design) -> dict[str, Any]:
-    """What chipwise makes of a design: names, operators, graphs, results and files."""
+    """Pinned properties of designs: names, operators, graphs, results and files."""
     arch, weights = design.arch, weights_of(design.arch)
     found: dict[str, Any] = {"design": design.digest, "parameters": arch.parameters()}
     found["weights"] = digest([[name, list(shape)] for name, shape in reach.weight_shapes(arch).items()])
@@ -144,7 +144,7 @@ def size(module: torch.nn.Module) -> float:
 
 
 def published(name: str) -> dict[str, Any]:
-    """What is derived from a published model without its weights."""
+    """Pinned properties of a published model without its weights."""
     design = Design(arch=resolve(name))
     found: dict[str, Any] = {"design": design.digest, "parameters": design.arch.parameters()}
     try:
@@ -166,7 +166,7 @@ def spaces() -> dict[str, Any]:
 
 
 def found(kind: str) -> dict[str, Any]:
-    """What is derived from all designs of a kind, by number, and of the published models and spaces."""
+    """Pinned properties of all designs of a kind, and of the published models and spaces."""
     if kind == "published":
         return {name: published(name) for name in PUBLISHED}
     return spaces() if kind == "spaces" else {str(i): derived(design) for i, design in enumerate(stored(kind))}

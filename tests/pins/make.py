@@ -34,7 +34,7 @@ def spaces() -> dict[str, Any]:
 
 
 def opened() -> dict[str, Any]:
-    """What the stored samples say."""
+    """Answers of the stored samples."""
     found = {}
     for name, opens in samples.SAMPLES.items():
         with tempfile.TemporaryDirectory() as folder:
@@ -54,7 +54,7 @@ FILES: Mapping[str, Callable[[], dict[str, Any]]] = {
 
 
 def main() -> None:
-    """Rewrites the files that are named, or all but those that say what is compared."""
+    """Rewrites the named files; by default all except ``spaces`` and ``drawn``."""
     for name in sys.argv[1:] or [name for name in FILES if name not in ("spaces", "drawn")]:
         pinned.write(name, FILES[name]())
         print(f"wrote {name}.json")

@@ -1,4 +1,4 @@
-"""What the pins share: files of JSON, digests, rounded numbers, and the differences between then and now."""
+"""Shared functions of the pins: JSON files, digests, rounded numbers, differences."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def write(name: str, value: Mapping[str, Any]) -> None:
 
 
 def plain(value: Any) -> Any:
-    """``value`` as JSON holds it, numbers rounded; what is no plain value is its fields in order, or its text."""
+    """``value`` as JSON with rounded numbers; other objects as their fields or their text."""
     if isinstance(value, bool) or value is None:
         return value
     if isinstance(value, Enum):
@@ -69,7 +69,7 @@ def texts(value: Any) -> Any:
 
 
 def totals(value: Any) -> list[float]:
-    """How many floats ``value`` holds, their sum, and the sum of their logarithms, later ones weighing more."""
+    """Number of floats in ``value``, their sum, and the weighted sum of their logarithms."""
     found = np.fromiter(_floats(value), float)
     sizes = np.log(np.abs(found[found != 0]))
     return plain([len(found), float(found.sum()), float(sizes @ np.linspace(1, 2, len(sizes)))])
@@ -84,7 +84,7 @@ def _floats(value: Any) -> Iterator[float]:
 
 
 def differences(then: Any, now: Any, place: str = "", *, tolerance: float = TOLERANCE) -> Iterator[str]:
-    """Where ``now`` is not ``then``, a line for each place; numbers may differ by ``tolerance``, relative."""
+    """Differences of ``now`` from ``then``, one line each; numbers may differ by a relative ``tolerance``."""
     if isinstance(then, dict) and isinstance(now, dict):
         for key in [*then, *(key for key in now if key not in then)]:
             if key not in now or key not in then:
@@ -110,6 +110,6 @@ def _only(then: Sequence[Any], now: Sequence[Any]) -> str:
 
 
 def check(then: Any, now: Any, *, tolerance: float = TOLERANCE) -> None:
-    """Asserts that nothing differs, and shows what does."""
+    """Asserts that nothing differs; the message shows the differences."""
     found = list(differences(then, json.loads(json.dumps(now)), tolerance=tolerance))
     assert not found, f"{len(found)} differ from what is pinned:\n" + "\n".join(found[:SHOWN])

@@ -1,4 +1,4 @@
-"""The one module of the pins that imports what is not public: where a file moves, only this one changes."""
+"""The only module of the pins that imports private names, so that moved files require changes only here."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def module(arch: ArchSpec, weights: Weights) -> torch.nn.Module:
 
 
 def fresh(arch: ArchSpec, *, seed: int) -> torch.nn.Module | None:
-    """A module as a training begins with it; None of encoders of text, which are not trained from nothing."""
+    """A module with initial weights; None for text encoders, which are not trained from scratch."""
     return None if arch.norm_place == "post" else modules.build(arch, seed=seed)  # type: ignore[no-any-return]
 
 
@@ -114,7 +114,7 @@ def random_weights(arch: ArchSpec, *, seed: int) -> Weights:
 
 
 def read_jobs(folder: Path) -> Mapping[str, Any]:
-    """What a folder of jobs says of the suites' job ``a``: its result, read back as a search reads it."""
+    """Result of job ``a`` in a folder of jobs, as a search reads it."""
     from chipwise.api.testing.trainer_suite import toy_job
 
     trainer = JobsTrainer(Setup(on="jobs", folder=folder, workers=1))

@@ -1,4 +1,4 @@
-"""Opens what chipwise stored at one time (``stored/README.md``) and asks it the same questions again."""
+"""Opens files stored by earlier versions (``stored/README.md``) and asks the same questions again."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def run(folder: Path) -> Any:
 
 
 def measurements(folder: Path) -> Any:
-    """A store of measurements: the list of it, and every sample of one."""
+    """A store of measurements: its list, and all samples of one measurement."""
     unpacked("measurements.sqlite", folder / "measurements.sqlite")
     listed = printed("measurements")
     whole = [printed("measurements", "show", item["id"]) for item in listed]
@@ -60,7 +60,7 @@ def kit(folder: Path) -> Any:
 
 
 def calibration(folder: Path) -> Any:
-    """A calibrated machine: its identity, and what it says of a model."""
+    """A calibrated machine: its identity, and its prediction for a model."""
     profile = chipwise.MachineProfile.load(STORED / "run" / "profile.json")
     asked = {"prompt_tokens": 16, "new_tokens": 16, "batch": 1}
     prices = {}
@@ -71,7 +71,7 @@ def calibration(folder: Path) -> Any:
 
 
 def taught(folder: Path) -> Any:
-    """A machine that was taught, and what it says of two models."""
+    """A taught machine, and its predictions for two models."""
     target = folder / "taught" / "shop-box" / "v0001.json"
     target.parent.mkdir(parents=True)
     shutil.copy(STORED / "shop-box.json", target)
@@ -82,7 +82,7 @@ def taught(folder: Path) -> Any:
 
 
 def job(folder: Path) -> Any:
-    """A folder of jobs: what came back is read, and the job runs again."""
+    """A folder of jobs: reads the result and runs the job again."""
     shutil.copytree(STORED / "job", folder / "job")
     event = reach.read_jobs(folder / "job")
     path = next((folder / "job" / "jobs").glob("*/12-steps.json"))
@@ -91,7 +91,7 @@ def job(folder: Path) -> Any:
 
 
 def training(folder: Path) -> Any:
-    """A training: it has ended, and goes on."""
+    """A finished training that is continued."""
     shutil.copytree(STORED / "trained", folder / "trained")
     (folder / "text").mkdir()
     (folder / "text" / "notes.txt").write_text(TEXT)
@@ -105,7 +105,7 @@ def training(folder: Path) -> Any:
 
 
 def question(folder: Path) -> Any:
-    """A question in a file: read, answered, and gone on with from the answer that was stored."""
+    """A question in a file: read, answered, and resumed from a stored answer."""
     shutil.copy(STORED / "question.yaml", folder)
     kept = unpacked("plan.json", folder / "plan.json")
     asked = reach.read_question(folder / "question.yaml")

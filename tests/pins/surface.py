@@ -1,4 +1,4 @@
-"""Names that people write: in Python, on the command line, in YAML files, and in files that chipwise wrote."""
+"""Names that users write: in Python, on the command line, in YAML files, and in chipwise's files."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def _parameter(item: inspect.Parameter) -> str:
 
 
 def errors() -> dict[str, Any]:
-    """The public errors: what each is one of, and its exit code."""
+    """The public errors with their base classes and exit codes."""
     found = {}
     for name in sorted(dir(chipwise.errors)):
         value = getattr(chipwise.errors, name)
@@ -52,7 +52,7 @@ def errors() -> dict[str, Any]:
 
 
 def suites() -> dict[str, Any]:
-    """What ``chipwise.api.testing`` offers: by module its public names, of suites their tests."""
+    """Public names of ``chipwise.api.testing`` by module, and the tests of its suites."""
     package = importlib.import_module(reach.TESTING)
     found = {}
     for item in sorted(pkgutil.iter_modules(package.__path__), key=lambda item: item.name):

@@ -38,7 +38,7 @@ def _note(report: pytest.TestReport | pytest.CollectReport) -> None:
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
-    """Writes the list, and fails a run in which something that could be there was missing."""
+    """Writes the list of skipped tests, and fails the run if an installable requirement was missing."""
     if "PYTEST_XDIST_WORKER" in os.environ:
         return
     if file := os.environ.get("SKIPPED_TO"):

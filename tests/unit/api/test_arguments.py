@@ -1,4 +1,4 @@
-"""What callers pass wrongly is refused by the argument's name, before anything is computed."""
+"""Wrong arguments are refused by name before anything is computed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is missing is said before work is spent, and what a file or a folder names is used."""
+"""Missing inputs are reported before any work, and names in files and folders are used."""
 
 from __future__ import annotations
 

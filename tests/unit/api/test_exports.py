@@ -1,4 +1,4 @@
-"""``chipwise export``: files, what is said about them, and what is refused."""
+"""``chipwise export``: files, messages and refusals."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def test_gguf_with_its_tokenizer_is_verified_by_llama_cpp(model, tmp_path) -> No
 
 
 def test_q4_0_keeps_the_head_in_eight_bits_once(model, tmp_path) -> None:
-    """Parameters of all groups are those of the model, and their bytes nearly the file's."""
+    """Parameters of all groups add up to the model's, and their bytes nearly to the file's."""
     found = chipwise.export(model, to="gguf", weights="q4_0", out=tmp_path / "out", verify=False)
     assert found.weights == "int4 head:int8"
     kinds = {group.part: (group.layers, group.format) for group in found.groups}
@@ -259,7 +259,7 @@ def test_the_command_prints_sizes_formats_and_checks(model, tmp_path) -> None:
 
 @needs_llama
 def test_a_winners_gguf_writes_text_as_its_card_says(tmp_path, monkeypatch) -> None:
-    """The measured file has no tokenizer; the one that is shipped has, and the same tensors."""
+    """The shipped file has the tensors of the measured one, and a tokenizer."""
     from chipwise.design.phases import finals
     from chipwise.training.tasks.protocol import Exported as Candidate
     from chipwise.training.tasks.text.data import TextData

@@ -70,7 +70,7 @@ def test_init_names_what_it_cannot_do(tmp_path: Path) -> None:
 
 
 def test_no_run_file_reads_outside_its_folder() -> None:
-    """So that each works where chipwise is installed from a wheel."""
+    """Examples must work if chipwise is installed from a wheel."""
     for path in EXAMPLES.glob("*.yaml"):
         assert "../" not in path.read_text(encoding="utf-8"), path.name
 

@@ -1,4 +1,4 @@
-"""Models that see or hear, measured in parts: what is exported and timed, and the sum, by pencil. Nothing is timed."""
+"""Vision and audio models measured in parts: exported files and the sum by pencil, with fake times."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ def test_several_requests_are_read_at_once(timed: Timed, tmp_path: Path) -> None
 
 
 def test_a_model_that_hears_is_measured_without_its_projector(timed: Timed, tmp_path: Path) -> None:
-    """One window of 100 positions, whatever is heard; half a second is 25 positions and 12 of the decoder's tokens."""
+    """The tower reads one window of 100 positions; half a second is 25 of them and 12 of the decoder's tokens."""
     found = measure_parts(written(HEARING, tmp_path), audio_s=0.5, prompt=4, new=2, keep=False)
     assert found.passes == 1
     assert timed.asked[0][2] == (1, 100, 32)

@@ -1,4 +1,4 @@
-"""What runs on a chip: what is listed fits and is priced as ``estimate`` does, what is not listed does not fit."""
+"""Models on a device: listed ones fit and are priced as by ``estimate``; the others do not fit."""
 
 from __future__ import annotations
 

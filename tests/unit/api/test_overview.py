@@ -1,4 +1,4 @@
-"""What ``chipwise space`` says of a space: exact where it counts, extremes that going through all rows confirms."""
+"""``chipwise space``: exact counts, and extremes that enumeration confirms."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A file that the system refuses, wherever it is met, is one line that names it."""
+"""A file that cannot be opened gives one error line with its name in every command."""
 
 from __future__ import annotations
 

@@ -79,7 +79,7 @@ def hearing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("hearing")
 def test_of_a_model_that_hears_and_writes_the_encoder_is_priced_here() -> None:
-    """As the encoder alone is; half the sound takes less, explain and compare say the same."""
+    """A speech model is priced as its encoder; half the sound takes less time; explain and compare agree."""
     found = chipwise.estimate("openai/whisper-tiny", device="here")
     assert "only the encoder's pass" in " ".join(found.notes)
     assert not [name for name in found.metrics if name.startswith("tpot")]
@@ -104,7 +104,7 @@ def test_of_a_model_that_hears_and_writes_the_encoder_is_priced_here() -> None:
 def test_what_this_machine_cannot_price_says_what_can(
     ask: Callable[[], object], said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Before a calibration that would not help is asked for."""
+    """The model is refused before a useless calibration is requested."""
     monkeypatch.setenv("CHIPWISE_HOME", str(tmp_path))
     with pytest.raises(Unsupported, match=said):
         ask()

@@ -83,7 +83,7 @@ def test_every_name_that_is_listed_is_found() -> None:
 
 @pytest.mark.parametrize("name", ["gemma-3n-e4b", "LiquidAI/LFM2.5-230M", "llama-3.1 9b"])
 def test_all_commands_refuse_what_one_refuses(name: str) -> None:
-    """What estimate refuses, explain, compare, plan and a row of a table refuse too, with the same words."""
+    """explain, compare, plan and tables refuse the same inputs as estimate, with the same message."""
     said = []
     for ask in (
         lambda: chipwise.estimate(name, device="l4"),

@@ -95,7 +95,7 @@ def test_threads_are_this_machines() -> None:
 
 
 def test_every_answer_tells_the_parameters(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    """Qwen3-30B-A3B's published 30,532,122,624, of which a token meets few; towers count, run or not."""
+    """Qwen3-30B-A3B has 30,532,122,624 published parameters, few of them active; towers always count."""
     name = "Qwen/Qwen3-30B-A3B"
     known = resolve(name)
     found = chipwise.estimate(name, device="h100-sxm")

@@ -1,4 +1,4 @@
-"""Folders whose files of weights are something else: measuring and packing them ends in one line."""
+"""Folders with invalid weight files: measure and kit end with one error line."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the first lines of estimate, explain and compare say, and what follows them."""
+"""First and further lines of estimate, explain and compare."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def test_advice_is_numbered_in_order_and_names_nothing_that_the_runtime_lacks() 
 
 
 def test_waiting_for_prompts_is_told_apart_from_a_decode_step() -> None:
-    """TPOT is the decode step and the others' prompts, spread over the new tokens: fewer of these, more of that."""
+    """TPOT is the decode step plus other requests' prompts divided by the new tokens."""
     few, many = (api.estimate(MODEL, batch=64, new=new) for new in (16, 1000))
     for found in (few, many):
         assert found.decode_step_s is not None

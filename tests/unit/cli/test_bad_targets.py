@@ -1,4 +1,4 @@
-"""What is wrong with a target, a kit's results or a job's result is one line of the command, and nothing is lost."""
+"""Wrong targets, kit results and job results give one error line, and nothing is lost."""
 
 from __future__ import annotations
 
@@ -122,7 +122,7 @@ def test_results_that_cannot_be_used_are_one_line_and_add_nothing(home, monkeypa
 
 
 def test_a_job_result_of_another_spec_is_one_line_and_no_trial_is_lost(home, monkeypatch, capsys) -> None:
-    """The search waits for jobs (exit 3); a result of another run comes back: it is named, and the trials stay."""
+    """A search that waits for jobs (exit 3) reports a result of another run by name and keeps its trials."""
     code, _ = searched(home, monkeypatch, capsys, "--train-on", "jobs")
     assert code == 3
     jobs = home / "run" / "jobs"

@@ -1,4 +1,4 @@
-"""A search that is stopped says so and how to go on, however early the signal comes."""
+"""A stopped search says how to resume it, however early the signal comes."""
 
 from __future__ import annotations
 

@@ -189,7 +189,7 @@ class StrategySuite:
         _assert_distinct(found)
 
     def test_a_told_row_is_not_asked_for(self) -> None:
-        """Rows told by other searches are not proposed again, even if they are told twice."""
+        """Rows with results of other searches are not proposed again, even if the results come twice."""
         problem = toy_problem(values=2, variables=4, limit=None)
         strategy = self.make(problem, 1)
         given = np.array([[0, 0, 0, 0], [1, 1, 1, 1], [0, 1, 0, 1]])
@@ -227,7 +227,7 @@ class StrategySuite:
         assert len(strategy.ask(2)) == 0
 
     def test_a_restart_goes_on_from_the_tells(self) -> None:
-        """A new strategy that is told an earlier one's results proposes new rows, and the same rows each time."""
+        """A new strategy with the results of an earlier one proposes new rows, and the same rows each time."""
         asked = np.vstack(self._run(self.make(toy_problem(), 7)))
         again = []
         for _ in range(2):

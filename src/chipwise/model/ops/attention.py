@@ -55,7 +55,7 @@ class AttentionOp:
 
     @property
     def kind(self) -> str:
-        """``attention``."""
+        """Kind of the operator: ``attention``."""
         return "attention"
 
     def pairs(self) -> Size:
@@ -134,7 +134,7 @@ class LatentAttentionOp:
 
     @property
     def kind(self) -> str:
-        """``latent_attention``."""
+        """Kind of the operator: ``latent_attention``."""
         return "latent_attention"
 
     def pairs(self) -> Size:

@@ -56,7 +56,7 @@ class Elementwise:
 
     @property
     def kind(self) -> str:
-        """``elementwise``."""
+        """Kind of the operator: ``elementwise``."""
         return "elementwise"
 
     def work(self) -> Work:

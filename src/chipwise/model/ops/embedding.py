@@ -20,7 +20,7 @@ class EmbeddingOp:
 
     @property
     def kind(self) -> str:
-        """``embedding``."""
+        """Kind of the operator: ``embedding``."""
         return "embedding"
 
     def work(self) -> Work:
@@ -43,7 +43,7 @@ class SampleOp:
 
     @property
     def kind(self) -> str:
-        """``sample``."""
+        """Kind of the operator: ``sample``."""
         return "sample"
 
     def work(self) -> Work:

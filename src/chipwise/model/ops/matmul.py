@@ -27,7 +27,7 @@ class Matmul:
 
     @property
     def kind(self) -> str:
-        """``matmul``."""
+        """Kind of the operator: ``matmul``."""
         return "matmul"
 
     @property
@@ -60,7 +60,7 @@ class GroupedMatmul:
 
     @property
     def kind(self) -> str:
-        """``grouped_matmul``."""
+        """Kind of the operator: ``grouped_matmul``."""
         return "grouped_matmul"
 
     def work(self) -> Work:
@@ -100,7 +100,7 @@ class ConvOp:
 
     @property
     def kind(self) -> str:
-        """``conv``."""
+        """Kind of the operator: ``conv``."""
         return "conv"
 
     def work(self) -> Work:

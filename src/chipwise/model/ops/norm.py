@@ -22,7 +22,7 @@ class NormOp:
 
     @property
     def kind(self) -> str:
-        """``norm``."""
+        """Kind of the operator: ``norm``."""
         return "norm"
 
     def work(self) -> Work:

@@ -19,7 +19,7 @@ class PoolOp:
 
     @property
     def kind(self) -> str:
-        """``pool``."""
+        """Kind of the operator: ``pool``."""
         return "pool"
 
     def work(self) -> Work:

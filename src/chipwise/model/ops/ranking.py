@@ -25,7 +25,7 @@ class EmbeddingBagOp:
 
     @property
     def kind(self) -> str:
-        """``embedding_bag``."""
+        """Kind of the operator: ``embedding_bag``."""
         return "embedding_bag"
 
     def work(self) -> Work:
@@ -60,7 +60,7 @@ class RequestAttentionOp:
 
     @property
     def kind(self) -> str:
-        """``request_attention``."""
+        """Kind of the operator: ``request_attention``."""
         return "request_attention"
 
     @property
@@ -104,7 +104,7 @@ class RowDotOp:
 
     @property
     def kind(self) -> str:
-        """``row_dot``."""
+        """Kind of the operator: ``row_dot``."""
         return "row_dot"
 
     def work(self) -> Work:

@@ -19,7 +19,7 @@ class RouteOp:
 
     @property
     def kind(self) -> str:
-        """``route``."""
+        """Kind of the operator: ``route``."""
         return "route"
 
     def work(self) -> Work:

@@ -1,4 +1,4 @@
-"""Fresh weights, limits of files, what counts as whose model, and how faults are told: by hand."""
+"""Fresh weights, size limits of files, ownership of models, and error messages, checked by hand."""
 
 from __future__ import annotations
 

@@ -239,7 +239,7 @@ def test_what_encoders_make_of_padded_texts() -> None:
 
 
 def test_a_question_is_read_behind_its_image() -> None:
-    """Words, projector and positions: the answer hangs on all of them, and on the last position alone."""
+    """The answer depends on words, projector and positions, and is read at the last position only."""
     arch = replace(
         IMAGE,
         d_model=32,

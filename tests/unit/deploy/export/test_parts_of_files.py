@@ -1,4 +1,4 @@
-"""What stands in a file in which format, what can hold a model, and what llama.cpp is asked: by hand."""
+"""Formats of tensors in GGUF files, supported models, and calls of llama.cpp, checked by hand."""
 
 from __future__ import annotations
 

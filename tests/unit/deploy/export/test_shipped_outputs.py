@@ -1,4 +1,4 @@
-"""What the shipped modelling files give beside logits: losses, caches and files' metadata."""
+"""Other outputs of the shipped modelling files: losses, caches and metadata."""
 
 from __future__ import annotations
 
@@ -134,7 +134,7 @@ def test_a_shipped_ranker_scores_more_than_one_head_as_torch_does(tmp_path: Path
 
 
 def told(nodes: Any, **of: Any) -> dict[str, Any]:
-    """What a file says of a request of a model."""
+    """Metadata of a file about a model's requests."""
     return dict(nodes.metadata(SimpleNamespace(**of)))
 
 
@@ -155,7 +155,7 @@ def test_what_a_listeners_file_says_of_a_request(model: str, gives: str) -> None
 
 
 def test_what_files_of_other_kinds_say_of_a_request(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Only what is unusual is said of a denoiser's steps; words are said where a classifier reads some."""
+    """Summaries mention a denoiser's steps only if they are unusual, and words only for classifiers that read text."""
     frames = SimpleNamespace(shape=(80, 96), seconds=0.96)
     sound = SimpleNamespace(stem_as=lambda kind: frames)
     assert told(sound_graph.NODES, arch=sound) == {

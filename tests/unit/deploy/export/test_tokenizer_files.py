@@ -1,4 +1,4 @@
-"""Folders keep their tokenizer's settings: a model that is cut from another one stops where that one stopped."""
+"""Folders keep their tokenizer's settings, so that a cut model has the stop tokens of its original."""
 
 import json
 from pathlib import Path

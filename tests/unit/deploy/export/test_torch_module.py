@@ -25,7 +25,7 @@ def test_rotary_tables_are_kept_for_each_device() -> None:
 @settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.too_slow], derandomize=True)
 @given(arch=arch_specs(), first=st.integers(1, 4))
 def test_a_cache_that_grows_gives_the_logits_of_one_full_pass(arch: ArchSpec, first: int) -> None:
-    """A prompt in one pass, then two tokens, then one by one: keys, values and what convolutions saw last go along."""
+    """A prompt in one pass, then two tokens, then one by one: keys, values and convolution states are carried over."""
     model, tokens = shaken(arch, seed=0), random_tokens(arch, length=9, batch=2)
     ends = [0, first, first + 2, *range(first + 3, 10)]
     with torch.inference_mode():

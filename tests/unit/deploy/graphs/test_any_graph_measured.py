@@ -1,4 +1,4 @@
-"""Any ONNX graph is measured here and by a kit, on made data or given ones; what is wrong is said in one line."""
+"""Any ONNX graph is measured here and by a kit, on random or given data; mistakes give one error line."""
 
 from __future__ import annotations
 

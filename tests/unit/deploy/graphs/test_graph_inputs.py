@@ -1,4 +1,4 @@
-"""What a graph asks of its user is read from the file; made and given data fit it, or one line says why not."""
+"""Inputs of a graph are read from the file; random and given data match them, or one error line says why not."""
 
 from __future__ import annotations
 

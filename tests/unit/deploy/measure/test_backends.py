@@ -1,4 +1,4 @@
-"""The built-in runtimes keep the contract that outsiders' runtimes are held to."""
+"""The built-in runtimes pass the suite for external runtimes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What users pass by mistake: every case is one clear error that names the thing, before anything expensive runs."""
+"""User mistakes: each gives one clear error with the name of the argument, before anything expensive runs."""
 
 from __future__ import annotations
 
@@ -241,7 +241,7 @@ def test_thermal_of_a_machine_without_a_profile(tmp_path, monkeypatch) -> None:
 
 
 class Started(Exception):
-    """Raised in place of a calibration."""
+    """Raised instead of a calibration."""
 
 
 def refuse_to_calibrate(**_: object) -> None:

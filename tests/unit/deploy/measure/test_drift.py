@@ -1,4 +1,4 @@
-"""Drift between two sessions, in arithmetic and on a runtime whose machine slows down as told."""
+"""Drift between two sessions: arithmetic, and a runtime with a simulated slowdown."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Learning from the store: which measurements count, how few, and how the errors are told."""
+"""Learning from the store: which measurements are used, how many are needed, and how errors are reported."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def test_encoders_teach_nothing_of_decoding(tmp_path) -> None:
 
 
 def test_an_encoder_decoder_among_the_measurements_is_passed_over(tmp_path) -> None:
-    """What calibration's cost model does not know teaches nothing here, and keeps nothing else from teaching."""
+    """Measurements that the cost model cannot price are ignored without affecting others."""
     store = filled(tmp_path / "s", 8)
     odd = Design(arch=resolve("google-t5/t5-small"))
     store.add(dataclasses.replace(store.entries()[0].measurement, design=odd.digest), design=odd, source="measure")

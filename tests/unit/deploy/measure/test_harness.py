@@ -1,4 +1,4 @@
-"""The harness against a runtime that waits, hangs, crashes and lies as told."""
+"""The harness with a runtime that waits, hangs, crashes or returns wrong results on demand."""
 
 from __future__ import annotations
 

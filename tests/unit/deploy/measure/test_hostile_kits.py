@@ -1,4 +1,4 @@
-"""Kits and results that were changed by hand, or hold what no machine can be: refused in a line, nothing is stored."""
+"""Kits and results with edited or impossible values are refused with one line, and nothing is stored."""
 
 from __future__ import annotations
 

@@ -81,7 +81,7 @@ def test_only_runtimes_that_read_images_are_calibrated_for_them() -> None:
 
 
 def test_a_measured_classifier_is_told_as_images(tmp_path: Path) -> None:
-    """A fresh process times passes over images alone, and says which images."""
+    """A fresh process times passes over images and reports their shape."""
     design = random_classifiers(1, seed=1)[0]
     stem = design.arch.stem
     assert stem is not None

@@ -165,7 +165,7 @@ def test_the_script_knows_the_flags_that_the_reader_names() -> None:
 
 
 def test_a_machine_that_is_not_quiet_is_told_from_a_quiet_one(home: Path) -> None:
-    """The readings of the script are judged as the harness judges its own: 20 % of the core lost is not clean."""
+    """The script's readings are judged by the harness's rules: with 20 % of the core lost they are not clean."""
     kit = packed(home)
     run(kit, *QUICK)
     raw = json.loads((kit / "kit-results.json").read_text())

@@ -1,4 +1,4 @@
-"""What measured models teach, on machines whose truth is known."""
+"""Learning from measured models, on simulated machines with known rates."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def test_a_device_with_the_profiles_own_rates_changes_nothing() -> None:
 
 
 def test_memory_by_format_is_learnt_from_models_that_mix_formats() -> None:
-    """No model is of one format alone; what each byte of each takes comes out all the same."""
+    """Seconds per byte of each format are recovered although every model mixes formats."""
     rates = MemoryCost(base_bytes=5e6, per_table_byte=1.0, per_matrix_byte={"fp32": 1.0, "int8": 2.0, "int4": 1.5})
     seen, rng = [], np.random.default_rng(0)
     for design in random_designs(40, seed=3):

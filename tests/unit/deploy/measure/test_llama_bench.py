@@ -87,7 +87,7 @@ def test_samples_are_seconds_of_a_prompt_and_mean_seconds_of_a_step(home: Path) 
 
 
 def test_a_tied_head_may_be_stored_twice(home: Path) -> None:
-    """A file that holds the head in a format of its own counts it again: 49,152 × 576 parameters more."""
+    """A file that stores the tied head separately counts it again: 49,152 × 576 parameters more."""
     rows = [{**row, "model_n_params": PARAMETERS + 49_152 * 576} for row in (PROMPT, STEPS)]
     assert chipwise.import_measurements(write(home, rows), model=MODEL).new == 1
 

@@ -1,4 +1,4 @@
-"""A calibration that was stopped goes on where it was; what another machine, version or day measured is ignored."""
+"""A stopped calibration resumes; measurements of another machine, version or day are ignored."""
 
 from __future__ import annotations
 

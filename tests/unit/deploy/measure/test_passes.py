@@ -1,4 +1,4 @@
-"""What a pass costs beyond its nodes, recovered from models of a device that is known."""
+"""The cost of a pass beyond its nodes is recovered from models of a simulated device."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a fit learns from machines whose truth is known."""
+"""Fits to simulated machines with known rates."""
 
 from __future__ import annotations
 
@@ -131,7 +131,7 @@ def test_the_sheets_own_width_is_the_prior(table: Observations) -> None:
 
 
 def test_a_table_of_noise_is_no_better_than_the_sheet(table: Observations) -> None:
-    """Times that scatter about the sheet by a factor of two teach nothing, and the sheet's own error is told."""
+    """Times that scatter by a factor of two teach nothing; the sheet's own error is reported."""
     noise = np.random.default_rng(4).normal(0, 0.5, len(table))
     error = check(rows(), replace(table, seconds=table.sheet_s * np.exp(noise))).error
     assert error is not None

@@ -32,7 +32,7 @@ def test_rates_and_times_become_seconds_of_one_request(tmp_path: Path) -> None:
 
 
 def test_a_rate_of_prompts_needs_their_length(tmp_path: Path) -> None:
-    """How fast a prompt is read depends on how long it is, so a rate alone is no time."""
+    """Prefill speed depends on the prompt's length, so a rate without a length is refused."""
     text = "model,prompt_tokens,prefill_tokens_per_s,decode_tokens_per_s\ngpt2,100,50,\ngpt2,,20,10\ngpt2,,20,\n"
     found = read_table(table(tmp_path, text))
     stated, unstated = found.rows

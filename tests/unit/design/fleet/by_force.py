@@ -1,4 +1,4 @@
-"""What the finder must find, without its pruning: every arrangement with every number of replicas."""
+"""Brute-force search of fleets, as a reference for the finder: every arrangement with every number of replicas."""
 
 from __future__ import annotations
 

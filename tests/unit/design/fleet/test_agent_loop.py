@@ -1,4 +1,4 @@
-"""An agent's loop: parts add, the largest is named, what fits is what its times say, alternatives in order."""
+"""An agent's loop: times of parts add up, the largest is named, alternatives are tried in order."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The plan is the cheapest fleet that holds, and says so honestly where nothing does."""
+"""The plan is the cheapest fleet within the limits, or an error if there is none."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The pages of a plan and of a simulation say what was asked, what was left out, and how to serve it."""
+"""Pages of plans and simulations state the question, left-out devices and serving commands."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ ASKED: dict[str, Any] = {
 
 
 def text_of(page: str) -> str:
-    """What a reader sees, on one line."""
+    """The visible text of a page on one line."""
     body = page[page.index("<main>") : page.index("</main>")]
     return " ".join(html.unescape(re.sub(r"<[^>]+>", " ", body)).split())
 

@@ -144,7 +144,7 @@ def test_a_pool_keeps_the_limits_where_anything_does() -> None:
 
 
 class Told:
-    """A strategy that is asked for rows of a list and remembers what it was told."""
+    """A strategy that proposes rows of a list and records the results it receives."""
 
     def __init__(self, rows: np.ndarray) -> None:
         self.rows, self.told = rows, []

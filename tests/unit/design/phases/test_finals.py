@@ -1,4 +1,4 @@
-"""Who wins where tasks have floors: what was measured decides, others are tried in order, and a miss is told whole."""
+"""Winners under task floors: measured scores decide, contenders are tried in order, failures list every miss."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Successive halving over a fake trainer with known truth: who goes on, what a failure costs, what resuming repeats."""
+"""Successive halving with a fake trainer: promotions, the cost of failures, and work repeated on resume."""
 
 from __future__ import annotations
 

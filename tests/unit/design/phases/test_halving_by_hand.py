@@ -64,7 +64,7 @@ def test_as_many_go_on_as_the_budget_holds_beside_the_final_trainings_and_one_at
 
 
 def test_who_was_promoted_or_trained_further_under_an_earlier_plan_costs_nothing() -> None:
-    """0 was promoted and is not asked again; 3 has had this training: it goes on though nothing is left."""
+    """Trial 0 was promoted and is not trained again; trial 3 has this training, so it continues without budget."""
     items = [promotable(0, promoted=1), promotable(1), promotable(2), promotable(3, rung=1)]
     assert promoting(items, budget=0.0) == ([0, 3], [3, 3], [31])
     assert promoting(items, budget=8.0) == ([0, 3], [3, 3], [31])  # 0 is the one that this holds

@@ -133,7 +133,7 @@ def test_power_that_no_meter_told_stays_expected(run) -> None:
 
 
 def test_results_under_another_name_of_another_chip_do_not_count(run) -> None:
-    """A kit may give the device a name of its own, but a Raspberry Pi says nothing of an Orin."""
+    """A kit may name the device freely, but results of a Raspberry Pi are not used for an Orin."""
     folder, before = run
     kit = read_json(folder / "kit" / "kit.json")
     write_json(folder / "kit" / "kit.json", sealed(kit | {"device": "my-board"}))

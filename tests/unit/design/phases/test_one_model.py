@@ -1,4 +1,4 @@
-"""One model of another task than text, trained and judged without a search."""
+"""Trains and evaluates one model of a task other than text, without a search."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def run_file(tmp_path: Path) -> Path:
 
 
 def test_a_classifier_is_trained_exported_judged_and_goes_on(run_file: Path, tmp_path: Path) -> None:
-    """Brightness is learnt in 60 steps; the folder is judged as the training said, and measured as any winner's."""
+    """Brightness is learnt in 60 steps; evaluating the folder gives the training's score, and it can be measured."""
     out = tmp_path / "trained"
     done = api.train(tmp_path / "model.yaml", data=[run_file], steps=60, out=out)
     assert isinstance(done, TaskTrained)

@@ -233,7 +233,7 @@ def test_of_equal_hopes_the_surest_is_measured() -> None:
 
 
 class Timed:
-    """Two metrics, of which one cannot be told; drift has made everything a quarter slower."""
+    """Two metrics, one of them unknown; drift made everything a quarter slower."""
 
     encodes, drift, clean, reasons, noise_level, runtime_version = False, None, True, ("why",), 0.5, "1.2"
     workload = SPEC.workload
@@ -500,7 +500,7 @@ def test_what_a_search_by_law_says_of_its_answer() -> None:
 
 
 def test_the_target_of_a_run_in_its_record() -> None:
-    """Another device has the title of what stands for it; this machine its processor, and the runtime that was used."""
+    """Titles: another device by its data sheet, this machine by its processor, each with the runtime."""
     there: Any = SimpleNamespace(
         target=SimpleNamespace(local=False, device="l4", runtime="vllm"), confidence_share=0.9, targets=()
     )

@@ -101,7 +101,7 @@ def test_a_bag_of_words_is_computed_where_the_items_are_others(monkeypatch) -> N
 
 
 def test_what_was_judged_is_kept_and_a_failure_is_tried_again(monkeypatch, tmp_path: Path) -> None:
-    """Trial 0 is known, 1 was judged by another method, 2 fails: the next call asks for 2 alone."""
+    """Trial 0 is evaluated, 1 was evaluated by another method, 2 fails: the next call evaluates only 2."""
     asked: list[list[int]] = []
 
     def judged(jobs: Any, **_: Any) -> list[Any]:

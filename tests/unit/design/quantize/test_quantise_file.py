@@ -1,4 +1,4 @@
-"""A file is made faster within a loss, or nothing is written; a stopped run goes on with what it knew."""
+"""Quantises a file within a loss limit, or writes nothing; a stopped run resumes with its earlier results."""
 
 from __future__ import annotations
 

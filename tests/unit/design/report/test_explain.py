@@ -1,4 +1,4 @@
-"""The answer in words: what is believed is said to be, and a knee that was trained briefly is called a proposal."""
+"""The answer in words: expectations are marked as such, and a briefly trained knee is called a proposal."""
 
 from __future__ import annotations
 

@@ -125,7 +125,7 @@ def test_a_busy_machine_is_in_the_headline(record) -> None:
 
 @pytest.mark.parametrize(("loss", "times_s", "said"), [(0.996, 1.3, True), (0.99, 1.3, False), (0.996, 0.9, False)])
 def test_a_slower_design_that_is_as_good_is_named(record, loss, times_s, said) -> None:
-    """0.4 % fewer bits are within the noise of seeds (0.56 %), 1 % are not; nothing is said of one that is faster."""
+    """0.4 % fewer bits are within the noise of seeds (0.56 %), 1 % are not; a faster design gets no such note."""
     winner = record.trial(record.winner)
     mine = facts.value(record, winner, "loss").value
     other = next(

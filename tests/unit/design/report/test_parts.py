@@ -1,4 +1,4 @@
-"""Whatever part of a run is not known yet, every output is made and says so in words."""
+"""All outputs are written for unfinished runs, with a text for each missing part."""
 
 import dataclasses
 import random

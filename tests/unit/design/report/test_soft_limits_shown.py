@@ -1,4 +1,4 @@
-"""What a reader is told of soft limits, and of limits that nothing here measures."""
+"""Report texts on soft limits and on limits that are not measured here."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is said of a winner outside its limits and of a run that stopped, and the exit code."""
+"""Messages and exit codes for a winner outside its limits and for a stopped run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How candidates are judged, as a run file says it; and what old files mean."""
+"""The field ``quality`` of a run file, and the meaning of old files."""
 
 from __future__ import annotations
 

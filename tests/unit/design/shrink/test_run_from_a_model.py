@@ -144,7 +144,7 @@ def test_a_decoder_is_cut_and_judged_by_its_text(tmp_path, clock) -> None:
 
 
 def test_a_budget_too_small_is_said_and_a_kill_costs_nothing_that_was_finished(tmp_path, clock, monkeypatch) -> None:
-    """Raising the budget goes on; blocks that were judged and the cut that was healed are not made again."""
+    """A raised budget continues the run; scored blocks and the healed cut are kept."""
     (tmp_path / "model").mkdir()
     bert_folder(tmp_path / "model")
     out = tmp_path / "out"

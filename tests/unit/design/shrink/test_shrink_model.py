@@ -350,7 +350,7 @@ def test_the_time_left_is_that_of_the_stage_at_its_pace(capsys) -> None:
 
 
 def test_narrow_cuts_are_rounded_by_the_quantiser_of_least_distance(bert, tmp_path, monkeypatch) -> None:
-    """All quantisers are judged by the distance from the original; the least distant one packs the file."""
+    """All quantisers are compared by distance from the original; the closest one packs the file."""
     chosen = []
 
     def noted(*given: object, **named: object) -> Choice:

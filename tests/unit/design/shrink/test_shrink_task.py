@@ -1,4 +1,4 @@
-"""Models of other tasks than text, cut on their task's data: limits that are kept, judged by the task's metric."""
+"""Models of tasks other than text, cut with their task's data: limits are kept, scores are in the task's metric."""
 
 from __future__ import annotations
 

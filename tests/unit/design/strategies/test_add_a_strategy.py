@@ -1,4 +1,4 @@
-"""The example of docs/how-to/add-a-strategy.md passes the conformance suite; a strategy that breaks it is told how."""
+"""The example of docs/how-to/add-a-strategy.md passes the suite; failures of other strategies are explained."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Penalties, fidelities, evaluations and their outcomes, and what other libraries' samplers are told: by pencil."""
+"""Penalties, fidelities, evaluations, outcomes and inputs of other libraries' samplers, by pencil."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from chipwise.errors import InputError, MissingExtra
 
 
 class Inner:
-    """A strategy that remembers what it is told, and proposes what it is given."""
+    """A strategy that records its results and proposes given rows."""
 
     def __init__(self, problem: Problem) -> None:
         self.problem, self.told = problem, []
@@ -298,7 +298,7 @@ def test_a_cluster_needs_its_package(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class Pool:
-    """Worker processes that answer as they are told."""
+    """Worker processes with scripted answers."""
 
     def __init__(self, command: list[str], workers: int, **options: Any) -> None:
         self.command, self.workers, self.options = command, workers, options

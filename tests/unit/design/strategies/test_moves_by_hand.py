@@ -1,4 +1,4 @@
-"""Fronts against brute force, how rows move, and who goes on, each where the answer can be worked out."""
+"""Fronts against brute force, mutations, and selection, in cases with known answers."""
 
 from __future__ import annotations
 

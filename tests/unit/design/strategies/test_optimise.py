@@ -1,4 +1,4 @@
-"""The general loop: what is told is kept, what is lost is tried again, and others may join."""
+"""The general search loop: results are stored, lost trials are repeated, other processes may join."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Vizier's designers behind the contract, on a stand-in for the package: what they are told and what becomes of it.
+"""Vizier's designers as strategies, with a fake package: inputs and outputs.
 
 The stand-in has the names and signatures of google-vizier 0.1.24 that the strategy uses. Where the package itself is
 installed, the last class runs the suite on its own NSGA-II.
@@ -54,7 +54,7 @@ class Trial:
 
 
 class Designer:
-    """Draws at random; remembers all it was told."""
+    """Proposes random rows and records all results."""
 
     made: list[Designer] = []  # noqa: RUF012
 

@@ -58,7 +58,7 @@ def dit(
     frequencies: int = 256,
     steps: int = 8,
 ) -> ArchSpec:
-    """A DiT on latents, as the paper's unless told otherwise."""
+    """A DiT on latents, by default as in the paper."""
     stem = ImageStem(image_size=size, patch=patch, channels=channels, prefix_tokens=0)
     attention = Attention(
         heads=heads, kv_heads=heads, head_size=d_model // heads, rope=False, causal=False, qkv_bias=True, out_bias=True
@@ -128,7 +128,7 @@ def in_steps(count: int, **how: Any) -> Denoiser:
 
 
 class Known(torch.nn.Module):
-    """Moves as it is told."""
+    """A descent with scripted moves."""
 
     def __init__(self, velocity: Callable[[torch.Tensor, torch.Tensor], torch.Tensor]) -> None:
         super().__init__()

@@ -77,7 +77,7 @@ def test_a_files_metadata_and_a_designs_identity_say_what_is_unusual(tmp_path: P
 
 
 def test_what_is_predicted_faster_is_fused() -> None:
-    """Seconds by the number of products and look-ups, and one that is told to be dear when fused."""
+    """Seconds by the number of products and look-ups; one operator is expensive when fused."""
 
     def predict(dear: str):  # type: ignore[no-untyped-def]
         return lambda design: {"ttft_p50": (8.0 - len(design.fused) + 3 * (dear in design.fused), None, None)}

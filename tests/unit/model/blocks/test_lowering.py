@@ -67,7 +67,7 @@ def test_places_are_unique_and_name_the_blocks(arch: ArchSpec) -> None:
 
 
 def test_prefill_of_the_last_position_leaves_out_what_nobody_asks_for() -> None:
-    """After the last attention only one position a sequence goes on: out, FFN, norm and head have one row."""
+    """After the last attention only one position per sequence is computed: out, FFN, norm and head have one row."""
     graph = lower(Design(arch=toy_arch()), REQUEST, Phase.PREFILL)
     rows = {placed.place: placed.op.m for placed in graph if isinstance(placed.op, Matmul)}
     assert rows["layers.0.ffn.up"] == rows["layers.1.attention.qkv"] == 10

@@ -1,4 +1,4 @@
-"""Quantisers: what they store stands for the matrix, and exports store what the chosen one gives."""
+"""Quantisers: stored values approximate the matrix, and exports store those of the chosen quantiser."""
 
 from __future__ import annotations
 

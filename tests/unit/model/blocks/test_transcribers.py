@@ -1,4 +1,4 @@
-"""Transcribing models: all forms agree; parameters and work by pencil; what is not built is said."""
+"""Transcribing models: all implementations agree; parameters and work by pencil; unsupported ones are refused."""
 
 from __future__ import annotations
 

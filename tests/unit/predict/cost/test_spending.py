@@ -1,4 +1,4 @@
-"""Watts, joules and dollars by pencil, on data sheets as their estimates say, and what is said of missing facts."""
+"""Watts, joules and dollars by pencil from data sheets, and messages on missing facts."""
 
 from __future__ import annotations
 

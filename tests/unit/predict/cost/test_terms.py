@@ -37,7 +37,7 @@ def test_what_is_left_of_a_heads_keys() -> None:
 
 
 def add(elements: int) -> Term:
-    """A sum of two tensors, a node of its own."""
+    """A sum of two tensors as a separate node."""
     return Term(model="elementwise.add", amounts={"node": 1, "value": elements})
 
 

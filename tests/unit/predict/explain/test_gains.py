@@ -1,4 +1,4 @@
-"""Advice: gains are ratios of what the pricer answers, intervals know what cancels, nothing unsure is said unasked."""
+"""Advice: gains are ratios of prices, correlated errors cancel in intervals, uncertain advice is hidden by default."""
 
 from __future__ import annotations
 

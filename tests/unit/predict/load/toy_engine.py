@@ -32,7 +32,7 @@ def toy_table(*, token_s: float = 0.0, step_s: float = 0.0, position_s: float = 
 def toy_load(
     arrival_s: list[float], prompt: int | list[int] = 100, new: int | list[int] = 10, **others: object
 ) -> Load:
-    """Requests that arrive when they are told to."""
+    """Requests with given arrival times."""
     count = len(arrival_s)
     fields: dict[str, object] = {
         "arrival_s": np.array(arrival_s, float),

@@ -71,7 +71,7 @@ def test_a_vendor_that_does_not_ship_may_run_anything(tmp_path: Path) -> None:
 
 
 def test_the_name_of_formats_and_those_of_each_layer() -> None:
-    """A mixture is named by its experts; one name stands for layers that differ; wide layers are as activations are."""
+    """Names: mixtures by their experts, one name for layers that differ, wide layers in the activations' format."""
     plain = Formats(weights="bf16", experts="mxfp4", activations="bf16", cache="fp8", wide_layers=frozenset({1}))
     assert plain.stated == "mxfp4"
     assert plain.of_layer(0) is plain

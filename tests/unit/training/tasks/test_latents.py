@@ -1,4 +1,4 @@
-"""Denoisers of latents: the autoencoder, what a pass and an image cost, what is drawn, judged and shipped."""
+"""Denoisers of latents: the autoencoder, costs of passes and images, samples, scores and shipped files."""
 
 from __future__ import annotations
 

@@ -72,7 +72,7 @@ def test_every_answer_is_asked_for_and_listed() -> None:
 
 
 def test_pictures_show_what_questions_ask() -> None:
-    """The colour that is asked for covers pixels near it, and where it is said to be."""
+    """The colour named in the question covers pixels at the stated place."""
     found, checked = shapes.generate(300, seed=2), 0
     for number, question, answer in zip(found.image, found.questions, found.answers, strict=True):
         pixels = found.pixels[number].astype(float)
@@ -111,7 +111,7 @@ def opened(folder: Path, **data: Any) -> MultimodalData:
 
 
 def test_a_table_of_the_users_is_learnt_from(tmp_path: Path) -> None:
-    """Two questions about each of 100 images; answers beyond the two commonest are left out, and that is said."""
+    """Two questions about each of 100 images; answers other than the two most common are left out, with a note."""
     rows = []
     for i in range(100):
         Image.new("RGB", (40, 30), (255 * (i % 2), 0, 0)).save(tmp_path / f"{i}.png")

@@ -1,4 +1,4 @@
-"""A whole search for an image classifier on a chip that is not here: predicted there, trained and judged here."""
+"""A whole search for an image classifier on another chip: predicted there, trained and evaluated here."""
 
 from __future__ import annotations
 

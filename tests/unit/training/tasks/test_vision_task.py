@@ -1,4 +1,4 @@
-"""Vision as a task: every source of images, parts, augmentation, judged exports, pictures and what is shipped."""
+"""The vision task: all image sources, splits, augmentation, scores of exports, report pictures and shipped files."""
 
 from __future__ import annotations
 

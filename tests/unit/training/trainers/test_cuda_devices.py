@@ -1,4 +1,4 @@
-"""How trainings are packed on CUDA devices, by pencil; and what is said where there is none."""
+"""Packing of trainings on CUDA devices, by pencil, and the message without a device."""
 
 from __future__ import annotations
 

@@ -54,7 +54,7 @@ class Gradient(BaseStrategy):
         self._free = self._table.fit(rows, np.column_stack([costs, violations, prior]))
 
     def propose(self, count: int) -> Rows:
-        """Ends of descents that improve the front; at first, rows from all strata."""
+        """Rows where gradient descents end, if they improve the front; at first, rows from all strata."""
         if len(self.history) < 2 or self.history.trial_count < self.initial:
             return self.initial_rows(count)
         goals, limits = self._weights()
