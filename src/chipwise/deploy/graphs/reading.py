@@ -43,7 +43,9 @@ def inputs_of(path: str | Path) -> tuple[GraphInput, ...]:
         tensor_type = item.type.tensor_type
         if not tensor_type.elem_type:
             raise Unsupported(f"{path}: its input {item.name!r} is no tensor; chipwise runs graphs with tensors alone")
-        axes = tuple(axis.dim_param or (axis.dim_value or UNNAMED) for axis in tensor_type.shape.dim)
+        axes = tuple(
+            axis.dim_param or (axis.dim_value if axis.dim_value > 0 else UNNAMED) for axis in tensor_type.shape.dim
+        )
         dtype = np.dtype(helper.tensor_dtype_to_np_dtype(tensor_type.elem_type))
         found.append(GraphInput(name=item.name, dtype=dtype, shape=axes, rows=rows.get(item.name)))
     return tuple(found)

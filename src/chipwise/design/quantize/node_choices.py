@@ -14,14 +14,17 @@ FP32 = "fp32"
 
 
 def uniform(products: Sequence[Product]) -> dict[str, Formats]:
-    """The runtime's recipes by name: each format for all products it can take, and for one kind of them."""
+    """The runtime's recipes by name: each format for all products it can take, and for one kind of them.
+
+    Convolutions with ranges found as they run are tried only together with all others: they are always slow.
+    """
     found: dict[str, Formats] = {"fp32, constants folded": {}}
     for name, operators in OPERATORS.items():
         taken = {item.node: item.operator for item in products if item.operator in operators}
         if not taken:
             continue
         kinds = sorted(set(taken.values()))
-        for kind in kinds:
+        for kind in kinds if name not in DYNAMIC else [kind for kind in kinds if "Conv" not in kind]:
             found[f"{name}, {kind}"] = {node: name for node, each in taken.items() if each == kind}
         if len(kinds) > 1:
             found[f"{name}, {WHOLE}"] = dict.fromkeys(taken, name)

@@ -38,9 +38,10 @@ OTHERS = "*"  # instead of a node's name: all operators that the runtime can run
 PRODUCTS = ("Conv", "ConvTranspose", "Gemm", "LSTM", "MatMul")
 DYNAMIC, BLOCKS = ("dynamic", "dynamic-channel"), ("int4", "int8-blocks")
 STATIC = ("static", "static-tensor", "static-percentile")
+GROUPED = "grouped Conv"
 OPERATORS = {
-    **dict.fromkeys(DYNAMIC, ("MatMul", "Conv", "LSTM")),
-    **dict.fromkeys(STATIC, ("Conv", "ConvTranspose", "Gemm", "MatMul")),
+    **dict.fromkeys(DYNAMIC, ("MatMul", "Conv", GROUPED, "LSTM")),
+    **dict.fromkeys(STATIC, ("Conv", GROUPED, "ConvTranspose", "Gemm", "MatMul")),
     **dict.fromkeys(BLOCKS, ("MatMul",)),
 }
 LEAST_OPSET = 13  # of QuantizeLinear with a scale for each channel
@@ -53,7 +54,7 @@ class Product:
     """An operator that multiplies by stored weights."""
 
     node: str
-    operator: str
+    operator: str  # its type; "grouped Conv" for a convolution with groups, which runtimes compute in another way
     weights: int  # stored numbers
 
 
@@ -81,7 +82,7 @@ def prepare(
     for item in declared.values():
         tensor_type = item.type.tensor_type
         dtype = helper.tensor_dtype_to_np_dtype(tensor_type.elem_type)
-        array = np.full([axis.dim_value or 1 for axis in tensor_type.shape.dim], values[item.name], dtype)
+        array = np.full([max(1, axis.dim_value) for axis in tensor_type.shape.dim], values[item.name], dtype)
         model.graph.initializer.append(numpy_helper.from_array(array, item.name))
         model.graph.input.remove(item)
     if _opset(model) < LEAST_OPSET:
@@ -176,7 +177,9 @@ def _products(graph: onnx.GraphProto) -> Iterator[Product]:
             continue
         weight = stored[node.input[1]]
         if weight.data_type == onnx.TensorProto.FLOAT:
-            yield Product(node=node.name, operator=node.op_type, weights=int(np.prod(weight.dims)))
+            groups = max((item.i for item in node.attribute if item.name == "group"), default=1)
+            operator = GROUPED if node.op_type == "Conv" and groups > 1 else node.op_type
+            yield Product(node=node.name, operator=operator, weights=int(np.prod(weight.dims)))
 
 
 class Maker:

@@ -283,7 +283,8 @@ class _Run:
         """
         found: dict[tuple[str, str], float] = {}
         for kind in sorted({item.operator for item in self.products}):
-            tried = {name: self.tried[digest(dict(recipes[f"{name}, {kind}"]))] for name in _formats_of(kind)}
+            named = {name: recipes.get(f"{name}, {kind}") for name in _formats_of(kind)}
+            tried = {name: self.tried[digest(dict(each))] for name, each in named.items() if each is not None}
             paying = {
                 name: (item.ratio, item.loss)
                 for name, item in tried.items()
