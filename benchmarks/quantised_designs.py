@@ -53,10 +53,16 @@ def weights_of(work: Path, name: str, cpu_s: float) -> Path:
     return Path(found.weights)
 
 
-if __name__ == "__main__":
+def main() -> None:
+    """Trains what is not trained yet."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--work", type=Path, default=Path("runs/quantisers"))
     parser.add_argument("--cpu-seconds", type=float, default=150.0)
+    parser.add_argument("--models", nargs="+", choices=DESIGNS, default=[*DESIGNS])
     args = parser.parse_args()
-    for each in DESIGNS:
+    for each in args.models:
         weights_of(args.work, each, args.cpu_seconds)
+
+
+if __name__ == "__main__":
+    main()

@@ -36,4 +36,6 @@ def matrices_of(arch: ArchSpec) -> list[str]:
         matrix = matrix_of(name)
         if matrix is not None:
             sizes[matrix] = sizes.get(matrix, 0) + math.prod(shape)
+    if arch.tie_embeddings and arch.head.writes:  # a narrow head is stored beside the token table
+        sizes["head"] = arch.vocab_size * arch.d_model
     return sorted(sizes, key=lambda name: -sizes[name])

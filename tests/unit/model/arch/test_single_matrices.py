@@ -109,6 +109,9 @@ def test_queries_of_cross_attention_have_a_format_of_their_own() -> None:
 def test_matrices_are_listed_the_largest_first() -> None:
     """32 x 128, twice 32 x 48, 32 x 96, 48 x 32, twice 32 x 32, 16 x 32 and a row; tables and biases are none."""
     assert matrices_of(ranker()) == ["1.qkv", "0.qkv", "0.up", "0.down", "0.out", "1.out", "projection", "head"]
+    tied = uniform(vocab_size=50, d_model=16, depth=1, heads=2, ffn_width=16)
+    assert matrices_of(tied)[0] == "head"  # 50 rows; it has a format of its own, though FP32 reads the token table
+    assert sorted(matrices_of(tied)) == sorted(matrices_of(tied.with_tied(False)))
 
 
 @pytest.mark.parametrize("text", ["int8 9.up:fp32", "int8 0.ffn:fp32", "int8 up:fp32", "int8 0.up"])
