@@ -15,14 +15,26 @@ from chipwise.core.digest import digest, plain
 from chipwise.core.files import build, read_mapping, storage, write_json
 from chipwise.core.workers import WorkerPool
 from chipwise.deploy.graphs.inputs import Samples, write_arrays
-from chipwise.design.quantize.node_formats import Formats, Product
-from chipwise.design.quantize.worker import Setup
+from chipwise.design.quantize.node_choices import Formats, Product
 from chipwise.errors import MeasurementError, StudyError
 
 T = TypeVar("T")
 SILENT_S = 900.0  # after which a job counts as hung
 FILES = 4  # made files that are kept for the next question
 STATE = "state.json"
+
+
+class Setup(TypedDict):
+    """What all jobs share."""
+
+    source: str
+    prepared: str
+    samples: str  # feeds by number: ``3/x``
+    calibrated: list[int]  # samples for calibration
+    values: Mapping[str, float]
+    shapes: Mapping[str, list[int]]
+    threads: int
+    folder: str
 
 
 class Prepared(TypedDict):

@@ -5,12 +5,32 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from chipwise.design.quantize.node_formats import DYNAMIC, OPERATORS, OTHERS, STATIC, Formats, Product
 from chipwise.design.strategies.exact import Option, choose
 from chipwise.errors import Infeasible
 
+Formats = Mapping[str, str]
+"""Format by name of a node; other nodes stay as they are."""
+OTHERS = "*"  # instead of a node's name: all operators that the runtime can run on integers between products
+PRODUCTS = ("Conv", "ConvTranspose", "Gemm", "LSTM", "MatMul")
+DYNAMIC, BLOCKS = ("dynamic", "dynamic-channel"), ("int4", "int8-blocks")
+STATIC = ("static", "static-tensor", "static-percentile")
+GROUPED = "grouped Conv"
+OPERATORS = {
+    **dict.fromkeys(DYNAMIC, ("MatMul", "Conv", GROUPED, "LSTM")),
+    **dict.fromkeys(STATIC, ("Conv", GROUPED, "ConvTranspose", "Gemm", "MatMul")),
+    **dict.fromkeys(BLOCKS, ("MatMul",)),
+}
 WHOLE = "all products"
 FP32 = "fp32"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Product:
+    """An operator that multiplies by stored weights."""
+
+    node: str
+    operator: str  # its type; "grouped Conv" for a convolution with groups, which runtimes compute in another way
+    weights: int  # stored numbers
 
 
 def uniform(products: Sequence[Product]) -> dict[str, Formats]:

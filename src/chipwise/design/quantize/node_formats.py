@@ -1,14 +1,13 @@
 """ONNX files with products in other number formats, by the runtime's own quantisation. Runs in a child process.
 
-A file is described by its :data:`Formats`: the format of each operator that multiplies by weights, by the name of its
-node. Formats are applied one after the other, each to its own nodes.
+A file is described by its :data:`~chipwise.design.quantize.node_choices.Formats`: the format of each operator that
+multiplies by weights, by the name of its node. Formats are applied one after the other, each to its own nodes.
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -28,34 +27,23 @@ from onnxruntime.transformers.float16 import convert_float_to_float16
 
 from chipwise.core.arrays import AnyArray, Float32Array
 from chipwise.deploy.graphs.inputs import Feed
+from chipwise.design.quantize.node_choices import (
+    BLOCKS,
+    DYNAMIC,
+    GROUPED,
+    OTHERS,
+    PRODUCTS,
+    STATIC,
+    Formats,
+    Product,
+)
 from chipwise.errors import Unsupported
 from chipwise.hardware.detect import SATURATING, detect
 from chipwise.model.blocks.quantize import BLOCK, quantize_int4
 
-Formats = Mapping[str, str]
-"""Format by name of a node; other nodes stay as they are."""
-OTHERS = "*"  # instead of a node's name: all operators that the runtime can run on integers between products
-PRODUCTS = ("Conv", "ConvTranspose", "Gemm", "LSTM", "MatMul")
-DYNAMIC, BLOCKS = ("dynamic", "dynamic-channel"), ("int4", "int8-blocks")
-STATIC = ("static", "static-tensor", "static-percentile")
-GROUPED = "grouped Conv"
-OPERATORS = {
-    **dict.fromkeys(DYNAMIC, ("MatMul", "Conv", GROUPED, "LSTM")),
-    **dict.fromkeys(STATIC, ("Conv", GROUPED, "ConvTranspose", "Gemm", "MatMul")),
-    **dict.fromkeys(BLOCKS, ("MatMul",)),
-}
 LEAST_OPSET = 13  # of QuantizeLinear with a scale for each channel
 MOST_BYTES = 2**31 - 2**20  # of one protobuf
 MOST_HISTOGRAMS = 16  # samples for the calibration by percentiles, which keeps every intermediate value
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Product:
-    """An operator that multiplies by stored weights."""
-
-    node: str
-    operator: str  # its type; "grouped Conv" for a convolution with groups, which runtimes compute in another way
-    weights: int  # stored numbers
 
 
 def prepare(

@@ -24,17 +24,16 @@ import numpy as np
 
 from chipwise.core import units
 from chipwise.core.digest import digest, plain
+from chipwise.core.extras import require
 from chipwise.core.files import build, check_output, storage
 from chipwise.core.results import Result
 from chipwise.deploy.graphs.inputs import Samples, check_samples, samples_of, with_shapes
 from chipwise.deploy.graphs.reading import inputs_of
 from chipwise.deploy.kits.kits import sha256_of
 from chipwise.deploy.measure.harness import check_threads
-from chipwise.design.quantize.bench import Bench
+from chipwise.design.quantize.bench import Bench, Setup
 from chipwise.design.quantize.divergence import Judge, Loss, load_metric
-from chipwise.design.quantize.node_choices import Candidate, family, mixed, told, uniform
-from chipwise.design.quantize.node_formats import OPERATORS, STATIC, Formats
-from chipwise.design.quantize.worker import Setup
+from chipwise.design.quantize.node_choices import OPERATORS, STATIC, Candidate, Formats, family, mixed, told, uniform
 from chipwise.errors import Infeasible, MeasurementError, SpecError
 
 LEAST_SAMPLES = 8
@@ -117,6 +116,8 @@ def quantise_file(
     on_progress: Progress = lambda stage, done, total: None,
 ) -> QuantisedFile:
     """The fastest form of the ONNX file ``model``; see :func:`chipwise.quantize`."""
+    for module in ("onnx", "onnxruntime", "scipy"):
+        require(module)
     limit = parse_loss(loss)
     source, target = Path(model), Path(out if out is not None else f"{Path(model).stem}.quantised.onnx")
     check_output(target, source=source)

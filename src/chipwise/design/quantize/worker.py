@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TypedDict
 
 import numpy as np
 
@@ -17,19 +16,6 @@ from chipwise.core.workers import Message, Report, serve
 from chipwise.deploy.graphs import sessions
 from chipwise.deploy.graphs.inputs import Feed, read_arrays, write_arrays
 from chipwise.design.quantize.node_formats import Maker, prepare
-
-
-class Setup(TypedDict):
-    """What all jobs share."""
-
-    source: str
-    prepared: str
-    samples: str  # feeds by number: ``3/x``
-    calibrated: list[int]  # samples for calibration
-    values: Mapping[str, float]
-    shapes: Mapping[str, list[int]]
-    threads: int
-    folder: str
 
 
 class Worker:

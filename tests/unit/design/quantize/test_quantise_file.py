@@ -17,8 +17,8 @@ from onnx import TensorProto, helper, numpy_helper  # noqa: E402
 from chipwise.deploy.graphs.inputs import Samples  # noqa: E402
 from chipwise.design.quantize import onnx_file  # noqa: E402
 from chipwise.design.quantize.divergence import Judge, kind_of, load_metric  # noqa: E402
-from chipwise.design.quantize.node_choices import Candidate, mixed, told, uniform  # noqa: E402
-from chipwise.design.quantize.node_formats import OTHERS, Maker, Product, prepare  # noqa: E402
+from chipwise.design.quantize.node_choices import OTHERS, Candidate, Product, mixed, told, uniform  # noqa: E402
+from chipwise.design.quantize.node_formats import Maker, prepare  # noqa: E402
 from chipwise.errors import InputError, MeasurementError, SpecError, StudyError  # noqa: E402
 
 WIDTH = 64
