@@ -21,6 +21,7 @@ pytest.importorskip("transformers", reason="transformers comes with chipwise[sea
 import chipwise
 from chipwise.api.testing.archs import denoiser_archs, question_archs, ranking_archs, sound_archs
 from chipwise.cli.app import app
+from chipwise.core.files import write_json
 from chipwise.deploy.export import parity
 from chipwise.deploy.export.gguf import export as export_gguf
 from chipwise.deploy.export.gguf_read import GgufFile, read
@@ -37,9 +38,11 @@ from chipwise.model.arch.feed_forward import FeedForward
 from chipwise.model.arch.layer import Layer
 from chipwise.model.arch.mixers import Attention
 from chipwise.model.blocks.quantize import Grid, nearest
-from chipwise.training.data.tokenizer import train_tokenizer
+from chipwise.training.data.text import load_corpus
+from chipwise.training.data.tokenizer import TokenStore, train_tokenizer
 
 ARCH = uniform(vocab_size=300, d_model=32, depth=3, heads=2, kv_heads=1, ffn_width=64, max_tokens=48, name="small")
+DATA = {"source": "files", "entries": "blank-lines"}
 TEXTS = ["a fever is a fever", "pain in the chest, 3 days", "naïve café"] * 4
 needs_llama = pytest.mark.skipif(not llama_server.available(), reason="xllamacpp comes with chipwise[all]")
 
@@ -388,3 +391,36 @@ def test_what_compressed_tensors_cannot_hold_is_one_line(model, tmp_path) -> Non
     with pytest.raises(Unsupported, match="cannot be written as compressed-tensors; use --to"):
         chipwise.export(tmp_path / "plain", to="compressed-tensors", out=tmp_path / "out")
     assert not (tmp_path / "out").exists()
+
+
+def won(folder: Path, text: Path) -> Path:
+    """A run folder with a winner whose text is in ``text``."""
+    run = folder / "run"
+    store = TokenStore(load_corpus(DATA | {"paths": [str(text)]}), run / "corpus", sizes=[300])
+    store.prepare()
+    arch = replace(ARCH, max_tokens=16)
+    save_pretrained(arch, random_weights(arch, seed=0), store.tokenizer_path(300), run / "winner")
+    (run / "study.journal").write_text("")
+    layer = {"heads": [2], "kv_heads": [1], "ffn": ["swiglu"], "ffn_width": [64]}
+    space = {"d_model": [32], "depth": [3], "vocab_size": [300], "layer": layer, "max_tokens": 16}
+    spec = {"name": "toy", "workload": {"prompt_tokens": 8, "new_tokens": 8}, "space": space}
+    write_json(run / "spec.json", {"spec": spec | {"data": DATA | {"paths": [str(text)]}}})
+    return run
+
+
+def test_a_winner_is_calibrated_on_the_data_of_its_run_and_rounded_to_nearest_where_it_is_gone(text, tmp_path) -> None:
+    run = won(tmp_path, text)
+    found = chipwise.export(run, to="onnx", weights="int4", out=tmp_path / "a")
+    assert found.notes == ()
+    losses = found.quantiser.losses
+    assert list(losses) == ["nearest", "searched", "gptq"]
+    assert all(1 < loss < 12 for loss in losses.values())  # nats a token; random weights are near log 300
+    shutil.rmtree(run / "corpus")
+    spec = json.loads((run / "spec.json").read_text())
+    spec["spec"]["data"]["paths"] = [str(tmp_path / "gone.txt")]
+    write_json(run / "spec.json", spec)
+    gone = chipwise.export(run, to="onnx", weights="int4", out=tmp_path / "b")
+    assert (gone.quantiser.method, gone.quantiser.losses) == ("nearest", {})
+    assert any("the data of its run cannot be used" in note and "gone.txt" in note for note in gone.notes)
+    with pytest.raises(ChipwiseError, match=r"gone\.txt"):
+        chipwise.export(run, to="onnx", weights="int4", method="gptq", out=tmp_path / "c")

@@ -13,9 +13,9 @@ import numpy.typing as npt
 from chipwise.core.arrays import AnyArray
 from chipwise.core.files import build, read_json
 from chipwise.deploy.export.sources import Source
-from chipwise.design.phases.one_model import data_of, opened
+from chipwise.design.phases.one_model import data_of, opened, other_than_text
 from chipwise.design.run.folder import holds_run
-from chipwise.design.run.spec import RunSpec, load_run
+from chipwise.design.run.spec import RunSpec
 from chipwise.design.run.start_spec import any_spec
 from chipwise.errors import InputError
 from chipwise.model.arch.arch import ArchSpec
@@ -44,7 +44,8 @@ def calibration(source: Source, place: Path, data: Data, *, fp8: bool = False) -
     Args:
         source: The model.
         place: The folder or file that it was read from.
-        data: A run file, text files, or a text source; None: the data of the run that the model won.
+        data: A run file, text files, or a text source; None: the data of the run that the model won. A text model's
+            own tokenizer encodes texts.
         fp8: Whether the judged model also rounds activations to fp8.
 
     Returns:
@@ -88,12 +89,11 @@ def _outputs(model: nn.Module, tokens: npt.NDArray[np.int64]) -> AnyArray:
 
 
 def _run_of(place: Path, data: Data) -> RunSpec | None:
-    """The run in the run file ``data``; without data, the run that the model in ``place`` won."""
-    names = [data] if isinstance(data, str | Path) else list(data or ())
-    if len(names) == 1 and str(names[0]).endswith((".yaml", ".yml")):
-        return load_run(names[0])
+    """The run in the run file ``data`` if its task is not text; without data, the run that the model won."""
+    if (named := other_than_text(data)) is not None:
+        return named
     home = Path(os.path.realpath(place)).parent
-    if names or not holds_run(home) or not (home / "spec.json").is_file():
+    if data is not None or not holds_run(home) or not (home / "spec.json").is_file():
         return None
     held = read_json(home / "spec.json")
     found = any_spec(held.get("spec") if isinstance(held, dict) else None, file=str(home / "spec.json"))

@@ -116,7 +116,7 @@ def export(
             ``RUN/export-TO`` for a run.
         verify: Whether to run the files and compare their outputs with those of torch.
         method: How narrow weights are rounded: ``nearest``, ``searched``, ``gptq``, or ``auto``: the one of least loss
-            on calibration data; without such data, ``nearest``.
+            on calibration data; without such data, or if a run's data is gone, ``nearest``.
         data: Calibration data: text files, a text source, or a run file. Default: the data of a winner's run.
         group: Values that share a scale in int4: 16, 32, 64 or 128 (GGUF has 32).
         symmetric: Whether zero is the middle integer of int4; otherwise each group stores its own (ONNX only).
@@ -144,7 +144,7 @@ def export(
         )
     if kind == COMPRESSED and not symmetric:
         raise InputError("symmetric (--asymmetric): int4 in compressed-tensors is written symmetric; ONNX has a choice")
-    packing, choice = _packing(source, place, design, method, data, grid)
+    packing, choice, lacking = _packing(source, place, design, method, data, grid)
     with _staged(folder) as stage:
         files, notes = WRITERS[kind](source, design, stage, packing)
         sizes = {name: (stage / name).stat().st_size for name in files}
@@ -160,7 +160,7 @@ def export(
             groups=tuple(groups),
             verified=tuple(verified),
             sample=sample,
-            notes=(*notes, *why),
+            notes=(*lacking, *notes, *why),
             quantiser=choice,
         )
         write_json(stage / MANIFEST, {"schema": SCHEMA, "version": VERSION, **found.to_dict()})
@@ -175,17 +175,23 @@ def _groups(kind: str, stage: Path, files: list[str], design: Design, grid: Grid
 
 def _packing(
     source: Source, place: Path, design: Design, method: str, data: Data, grid: Grid
-) -> tuple[Packing, Choice | None]:
-    """The packing of the weights, and how its quantiser was chosen; None if nothing is rounded."""
+) -> tuple[Packing, Choice | None, list[str]]:
+    """The packing of the weights, how its quantiser was chosen (None if nothing is rounded), and what was lacking."""
     if not (narrow := {"int8", "int4", "fp8"} & set(design.formats.all)):
-        return NEAREST, None
+        return NEAREST, None, []
     if method != AUTO:
         quantiser(method)
-    found = None if method == "nearest" and data is None else calibration(source, place, data, fp8="fp8" in narrow)
+    lacking = []
+    try:
+        found = None if method == "nearest" and data is None else calibration(source, place, data, fp8="fp8" in narrow)
+    except ChipwiseError as error:
+        if method != AUTO or data is not None:
+            raise
+        found, lacking = None, [f"rounded to nearest, because the data of its run cannot be used: {error}"]
     if found is None:
         if method not in (AUTO, "nearest"):
             raise InputError(f"method (--method): {method} needs calibration data; give texts or a run file: --data")
-        return Packing(grid=grid), Choice(method="nearest", losses={}, cpu_s={})
+        return Packing(grid=grid), Choice(method="nearest", losses={}, cpu_s={}), lacking
     packing, judge = replace(found[0], grid=grid), found[1]
     if narrow == {"fp8"}:
         among: tuple[str, ...] = ("nearest",)  # its scales follow from the largest value
@@ -193,7 +199,7 @@ def _packing(
         among = tuple(QUANTISERS) if method == AUTO else tuple(dict.fromkeys(("nearest", method)))
     choice = choose(design, source.weights, packing, judge, among=among)
     choice = choice if method == AUTO else replace(choice, method=method)
-    return replace(packing, quantiser=quantiser(choice.method)), choice
+    return replace(packing, quantiser=quantiser(choice.method)), choice, lacking
 
 
 def _kind(to: str) -> str:
