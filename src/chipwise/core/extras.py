@@ -22,7 +22,6 @@ EXTRA_OF = {
     "llama_cpp": "llama-cpp",
     "xllamacpp": "all",
     "gguf": "gguf",
-    "pymoo": "pymoo",
     "vizier": "vizier",
     "psycopg": "postgresql",
     "ray": "ray",

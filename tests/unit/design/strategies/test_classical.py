@@ -52,7 +52,7 @@ def test_reinforce_learns_where_to_draw() -> None:
     assert losses[-100:].mean() < losses[:100].mean() - 20
 
 
-@pytest.mark.parametrize("name", ["nsga2", "tpe", "evolution"])
+@pytest.mark.parametrize("name", ["tpe", "evolution"])
 def test_breeding_and_modelling_beat_drawing(name: str) -> None:
     """The last 50 of 200 trials are better on average than 50 random ones by a tenth of all there is."""
     assert _search(name, _steps(), 200)[-50:].mean() < _search("random", _steps(), 200)[-50:].mean() - 17
@@ -133,9 +133,7 @@ def test_the_slope_goes_through_the_softmax() -> None:
         assert slope[0, i] == pytest.approx((up - down) / 2e-6, rel=1e-4, abs=1e-7)
 
 
-@pytest.mark.parametrize(
-    ("name", "package"), [("tpe", "optuna"), ("gp", "scipy"), ("nsga2", "pymoo"), ("nsga3", "pymoo")]
-)
+@pytest.mark.parametrize(("name", "package"), [("tpe", "optuna"), ("gp", "scipy")])
 def test_what_is_not_installed_is_named_with_its_extra(
     name: str, package: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

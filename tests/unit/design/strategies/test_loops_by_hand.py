@@ -409,22 +409,6 @@ def test_a_suggestion_that_is_running_leaves_when_it_is_told() -> None:
     assert found._running == {}
 
 
-def test_comparisons_go_by_violation_and_else_by_chance() -> None:
-    pytest.importorskip("pymoo", reason="pymoo comes with chipwise[pymoo]")
-    from chipwise.design.strategies.algorithms.pymoo_genetic import Nsga3, _by_violation_then_chance, _directions
-
-    pop = SimpleNamespace(get=lambda name: np.array([[0.0], [1.0], [1.0]]))
-    pairs = np.array([[0, 1], [1, 0], [1, 2], [1, 2]])
-    draws = SimpleNamespace(random=lambda count: np.array([0.9, 0.9, 0.1, 0.9]))
-    assert _by_violation_then_chance(pop, pairs, draws)[:, 0].tolist() == [0, 0, 1, 2]
-    assert (_directions(3, 1), _directions(3, 4), _directions(2, 9), _directions(1, 5)) == (3, 15, 10, math.inf)
-    three = Problem(cardinalities=np.array([9, 9]), goals=tuple(Goal(name=f"g{i}") for i in range(3)))
-    # with 7 parts there are 36 directions for a population of 40, with 8 there would be 45
-    assert Nsga3(three, seed=0)._directions.shape == (36, 3)
-    assert Nsga3(three, seed=0, population=36)._directions.shape == (36, 3)
-    assert Nsga3(three, seed=0, population=35)._directions.shape == (28, 3)
-
-
 @pytest.mark.parametrize(("beat_s", "waits"), [(10.0, [0.05, 1.0]), (0.5, [0.05, 0.5]), (0.01, [0.01, 0.01])])
 def test_results_are_waited_for_shortly_while_a_batch_is_computed(beat_s: float, waits: list[float]) -> None:
     """A twentieth of a second beside a strategy that thinks, else a second; never longer than a heartbeat."""

@@ -10,7 +10,7 @@ from chipwise.design.strategies.algorithms import make_strategy
 from chipwise.design.strategies.pareto import gain, hypervolume, non_dominated
 from chipwise.design.strategies.strategy import Goal, Limit, Problem
 
-STRATEGIES = ["auto", "evolution", "nsga2", "nsga3", "tpe", "reinforce", "gradient", "proxy"]
+STRATEGIES = ["auto", "evolution", "tpe", "reinforce", "gradient", "proxy"]
 
 
 def _values(rows: np.ndarray, goals: int) -> np.ndarray:

@@ -295,15 +295,6 @@ def test_designs_begin_within_the_limits_of_the_smallest_share() -> None:
     assert (asked[:, 0] % 2 == 0).all()
 
 
-def test_genetic_operators_are_those_of_the_papers() -> None:
-    """Deb et al. 2002: crossover with an index of 15 (pymoo's) at 0.9, polynomial mutation with one of 20."""
-    pytest.importorskip("pymoo")
-    strategy = make_strategy("nsga2", Problem(cardinalities=np.array([30, 3]), goals=(*LOSS, *LOSS)), seed=0)
-    made = strategy._made()
-    assert made.mating.mutation.eta.value == 20
-    assert (made.mating.crossover.eta.value, made.mating.crossover.prob.value) == (15, 0.9)
-
-
 def test_gumbel_noise_draws_each_value_as_often_as_its_probability() -> None:
     """P(argmax of logits + noise) is their softmax (Gumbel 1954): of 0, 1 and 2 it is 0.09, 0.24 and 0.67."""
     table = ChoiceTable(Problem(cardinalities=np.array([3]), goals=LOSS), [])

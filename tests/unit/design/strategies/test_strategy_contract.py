@@ -43,16 +43,6 @@ class TestAsha(StrategySuite):
     name = "asha"
 
 
-class TestNsga2(StrategySuite):
-    name = "nsga2"
-    options = {"population": 10}  # noqa: RUF012
-
-
-class TestNsga3(StrategySuite):
-    name = "nsga3"
-    options = {"population": 10}  # noqa: RUF012
-
-
 class TestTpe(StrategySuite):
     name = "tpe"
 

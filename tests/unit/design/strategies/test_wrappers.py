@@ -10,7 +10,7 @@ from chipwise.design.strategies.quality_model import QualityModel
 from chipwise.design.strategies.strategy import Goal, Limit, Problem
 from chipwise.errors import InputError
 
-EVERY = ["auto", "random", "evolution", "grid", "nsga2", "nsga3", "tpe", "reinforce", "gradient", "proxy"]
+EVERY = ["auto", "random", "evolution", "grid", "tpe", "reinforce", "gradient", "proxy"]
 
 
 def _soft(penalty: float | None, *, free: bool = True) -> Problem:
