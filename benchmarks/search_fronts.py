@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Strategies compared with the libraries that they adapt, on textbook problems with integer variables.
 
-    python benchmarks/search_fronts.py --strategy evolution --evaluations 1000 --seeds 5 --out benchmarks/search-fronts.csv
+    python benchmarks/search_fronts.py --strategy evolution --evaluations 1000 --out benchmarks/search-fronts.csv
     python benchmarks/search_fronts.py --strategy gp --evaluations 40 --seeds 2 --out benchmarks/search-fronts.csv
 
 ZDT1, DTLZ2, C1-DTLZ1 and BNH are pymoo's, with every variable cut into equal steps. Objectives and constraints are
