@@ -1,4 +1,4 @@
-"""A study in PostgreSQL that two searches share while the server is stopped and started under them; and on Ray."""
+"""A study in PostgreSQL that two searches share while the server is stopped and started under them."""
 
 from __future__ import annotations
 
@@ -138,17 +138,3 @@ def test_a_database_that_is_not_there_is_named_without_its_password(monkeypatch)
     monkeypatch.setattr(storage, "PATIENCE_S", 0.2)
     with pytest.raises(StorageError, match=r"me:\*\*\*@127\.0\.0\.1:1/x: the database could not be reached"):
         optimise(PROBLEM, evaluations.toy, evaluations=2, storage="postgresql://me:secret@127.0.0.1:1/x")
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="needs Ray: pip install 'chipwise[ray]'")
-def test_ray_runs_the_same_study(tmp_path, monkeypatch) -> None:
-    monkeypatch.setenv("PYTHONPATH", str(OPTIM_TESTS))  # Ray's workers import the evaluation by its name
-    monkeypatch.setenv("RAY_USAGE_STATS_ENABLED", "0")
-    began = optimise(PROBLEM, evaluations.toy, evaluations=6, strategy="evolution", storage=tmp_path / "s")
-    done = optimise(
-        PROBLEM, evaluations.whole, evaluations=24, strategy="evolution", storage=tmp_path / "s", workers=2, on="ray"
-    )
-    assert len(done.rows) == 24
-    assert (done.rows[:6] == began.rows).all()
-    assert done.objectives == pytest.approx(evaluations.toy_objectives(done.rows))

@@ -15,7 +15,7 @@ import numpy as np
 from chipwise.core.workers import Event, WorkerPool
 from chipwise.design.strategies.references import reference_to
 from chipwise.design.strategies.strategy import Rows
-from chipwise.errors import InputError, MissingExtra
+from chipwise.errors import InputError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -161,75 +161,16 @@ class Processes:
         self._pool.close()
 
 
-class RayTasks:
-    """Evaluates in tasks of a Ray cluster: the one this process is connected to, else one on this machine.
-
-    Args:
-        evaluate: The function to evaluate.
-        workers: Number of parallel tasks.
-
-    Raises:
-        MissingExtra: Ray is not installed.
-    """
-
-    def __init__(self, evaluate: Evaluate, workers: int) -> None:
-        try:
-            import ray
-        except ImportError:
-            raise MissingExtra("ray", "ray") from None
-        self._ray, self._workers = ray, workers
-        self._mine = not ray.is_initialized()
-        if self._mine:
-            ray.init(num_cpus=workers, include_dashboard=False, log_to_driver=False, configure_logging=False)
-        self._task = ray.remote(num_cpus=1, max_retries=0)(attempt)
-        self._evaluate = ray.put(evaluate)
-        self._trials: dict[object, int] = {}
-
-    @property
-    def idle(self) -> int:
-        """Number of tasks that can be added."""
-        return self._workers - len(self._trials)
-
-    def submit(self, trial: int, row: Rows) -> None:
-        """Starts a task."""
-        self._trials[self._task.remote(self._evaluate, row)] = trial
-
-    def poll(self, timeout_s: float) -> list[Event]:
-        """Results and failures, including tasks lost to a dead worker or node."""
-        if not self._trials:
-            return []
-        done, _ = self._ray.wait(list(self._trials), num_returns=1, timeout=timeout_s)
-        events = []
-        for task in done:
-            trial = self._trials.pop(task)
-            try:
-                events.append(_event(trial, *self._ray.get(task)))
-            except self._ray.exceptions.RayError:
-                events.append(Event(job=trial, kind="failed", data={"message": "its worker died"}, died=True))
-        return events
-
-    def close(self) -> None:
-        """Cancels its tasks; a cluster that existed before keeps running."""
-        for task in self._trials:
-            self._ray.cancel(task, force=True)
-        if self._mine:
-            self._ray.shutdown()
-
-
 def executor(
-    evaluate: Evaluate, workers: int, *, on: str, timeout_s: float | None, clock: Callable[[], float] = time.monotonic
+    evaluate: Evaluate, workers: int, *, timeout_s: float | None, clock: Callable[[], float] = time.monotonic
 ) -> Executor:
-    """Creates the executor named by ``on``: ``processes`` (this process itself for one worker) or ``ray``.
+    """Creates an executor: this process itself for one worker without a time limit, else worker processes.
 
     Raises:
-        InputError: There is no such executor, or fewer than one worker.
+        InputError: There is fewer than one worker.
     """
     if workers < 1:
         raise InputError(f"there must be at least one worker, not {workers}")
-    if on == "ray":
-        return RayTasks(evaluate, workers)
-    if on != "processes":
-        raise InputError(f"evaluations run on processes or on ray, not on {on!r}")
     if workers == 1 and timeout_s is None:
         return InProcess(evaluate)
     return Processes(evaluate, workers, timeout_s=timeout_s, clock=clock)

@@ -67,7 +67,6 @@ def optimise(
     strategy: str = "auto",
     seed: int = 0,
     workers: int = 1,
-    on: str = "processes",
     storage: str | Path | None = None,
     name: str = "search",
     batch: int = BATCH,
@@ -86,8 +85,7 @@ def optimise(
         evaluations: Total number of finished trials, including failed ones, earlier ones and those of other machines.
         strategy: A name from ``chipwise strategies``.
         seed: Random seed of the strategy.
-        workers: Number of parallel evaluations.
-        on: ``processes`` of this machine, or ``ray``.
+        workers: Number of parallel evaluations, in processes of this machine.
         storage: A journal's path or a database's URL, for resuming and sharing. Default: memory.
         name: Name of the study in its storage.
         batch: Candidates per proposal of the strategy.
@@ -113,7 +111,7 @@ def optimise(
             raise InputError(f"{argument}: must be above 0, not {seconds:g}")
     study = study_of(problem, storage, name=name)
     loop = _Loop(problem, study, strategy, seed, evaluations, batch, beat_s, grace_s, clock, on_progress)
-    pool = executor(evaluate, workers, on=on, timeout_s=timeout_s, clock=clock)
+    pool = executor(evaluate, workers, timeout_s=timeout_s, clock=clock)
     try:
         loop.run(pool, workers=workers)
     finally:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import sys
 from collections import deque
 from types import SimpleNamespace
 from typing import Any
@@ -19,7 +18,7 @@ from chipwise.design.strategies.references import reference_to
 from chipwise.design.strategies.strategy import Goal, Limit, Problem
 from chipwise.design.strategies.study import Trial
 from chipwise.design.strategies.wrappers import FullTrials, SoftLimits, at_share, designs
-from chipwise.errors import InputError, MissingExtra
+from chipwise.errors import InputError
 
 
 class Inner:
@@ -188,7 +187,7 @@ def test_what_an_evaluation_may_not_return() -> None:
 
 
 def test_one_evaluation_at_a_time_in_this_process() -> None:
-    here = executor(lambda row: float(row[0]), 1, on="processes", timeout_s=None)
+    here = executor(lambda row: float(row[0]), 1, timeout_s=None)
     assert isinstance(here, InProcess)
     assert (here.idle, here.poll(0.0)) == (1, [])
     here.submit(7, np.array([5]))
@@ -200,101 +199,18 @@ def test_one_evaluation_at_a_time_in_this_process() -> None:
     (event,) = here.poll(0.0)
     assert (event.job, event.kind) == (8, "failed")
     assert event.data["message"].startswith("IndexError")
-    for workers, on, said in ((0, "processes", "at least one worker, not 0"), (1, "threads", "not on 'threads'")):
-        with pytest.raises(InputError, match=said):
-            executor(len, workers, on=on, timeout_s=None)
+    with pytest.raises(InputError, match="at least one worker, not 0"):
+        executor(len, 0, timeout_s=None)
 
 
 def test_a_time_limit_or_a_second_worker_needs_processes() -> None:
     for workers, limit in ((2, None), (1, 60.0)):
-        pool = executor(math.fsum, workers, on="processes", timeout_s=limit)  # type: ignore[arg-type]
+        pool = executor(math.fsum, workers, timeout_s=limit)  # type: ignore[arg-type]
         try:
             assert isinstance(pool, Processes)
             assert pool.idle == workers
         finally:
             pool.close()
-
-
-class FakeRay:
-    """A cluster whose tasks end in the order in which they were begun, one at a time; the second one's worker dies."""
-
-    class exceptions:  # noqa: N801
-        class RayError(Exception):
-            pass
-
-    def __init__(self, *, connected: bool) -> None:
-        self.connected, self.begun, self.done, self.options = connected, 0, [], {}
-
-    def is_initialized(self) -> bool:
-        return self.connected
-
-    def init(self, **options: Any) -> None:
-        self.done.append(f"began with {options['num_cpus']}")
-        assert not any(value for name, value in options.items() if name != "num_cpus")
-
-    def remote(self, **options: Any) -> Any:
-        assert options == {"num_cpus": 1, "max_retries": 0}
-        return lambda function: SimpleNamespace(remote=lambda *given: self._begin(lambda: function(*given)))
-
-    def _begin(self, work: Any) -> tuple[int, Any]:
-        self.begun += 1
-        return self.begun, work
-
-    def put(self, value: Any) -> Any:
-        return value
-
-    def wait(self, tasks: list[Any], *, num_returns: int, timeout: float) -> tuple[list[Any], list[Any]]:
-        assert timeout == 0.5
-        return tasks[:num_returns], tasks[num_returns:]
-
-    def get(self, task: Any) -> Any:
-        if task[0] == 2:
-            raise self.exceptions.RayError
-        return task[1]()
-
-    def cancel(self, task: Any, *, force: bool) -> None:
-        assert force
-        self.done.append(f"cancelled {task[0]}")
-
-    def shutdown(self) -> None:
-        self.done.append("ended")
-
-
-@pytest.mark.parametrize(
-    ("connected", "done"), [(True, ["cancelled 4"]), (False, ["began with 2", "cancelled 4", "ended"])]
-)
-def test_tasks_of_a_cluster_and_whose_cluster_it_is(
-    monkeypatch: pytest.MonkeyPatch, connected: bool, done: list[str]
-) -> None:
-    ray = FakeRay(connected=connected)
-    monkeypatch.setitem(sys.modules, "ray", ray)
-
-    def evaluate(row: np.ndarray) -> float:
-        return 10.0 / int(row[0])
-
-    there = executor(evaluate, 2, on="ray", timeout_s=None)
-    assert (there.idle, there.poll(0.5)) == (2, [])
-    there.submit(7, np.array([5]))
-    there.submit(8, np.array([1]))
-    assert there.idle == 0
-    (first,) = there.poll(0.5)
-    assert (first.job, first.kind, first.data.objectives, first.died) == (7, "result", [2.0], False)
-    assert there.idle == 1
-    (second,) = there.poll(0.5)
-    assert (second.job, second.kind, second.data, second.died) == (8, "failed", {"message": "its worker died"}, True)
-    there.submit(9, np.array([0]))
-    (third,) = there.poll(0.5)
-    assert (third.job, third.kind, third.died) == (9, "failed", False)
-    assert third.data["message"].startswith("ZeroDivisionError")
-    there.submit(10, np.array([1]))
-    there.close()
-    assert ray.done == done
-
-
-def test_a_cluster_needs_its_package(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "ray", None)
-    with pytest.raises(MissingExtra, match="ray"):
-        executor(len, 1, on="ray", timeout_s=None)  # type: ignore[arg-type]
 
 
 class Pool:
