@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from chipwise.api.catalogue import devices, models, models_on, runtimes
     from chipwise.api.cost_models import calibrate, learn
     from chipwise.api.explanations import explain, sensitivity
-    from chipwise.api.measuring import export, import_measurements, kit, measure, measure_parts, teach
+    from chipwise.api.measuring import export, import_measurements, kit, measure, measure_parts, quantize, teach
     from chipwise.api.predictions import (
         EstimateTable,
         candidates,
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
         estimate_table,
         estimate_training,
     )
-    from chipwise.api.quantizing import quantize
     from chipwise.api.runs import evaluate, quality, report, search, shrink, train
     from chipwise.api.serving import agent_loop, plan, simulate
     from chipwise.api.specs import load_run, lower, resolve, uniform

@@ -38,7 +38,7 @@ class Module(Protocol):
 @contextlib.contextmanager
 def on_disk(
     model: str | Path | Module, inputs: Sequence[object] | None, data: str | Path | Mapping[str, AnyArray] | None
-) -> Iterator[tuple[Path, Path | None]]:
+) -> Iterator[tuple[Path, Path]]:
     """The paths of a model's file and of its data; what is no file is written to a temporary folder.
 
     Args:
@@ -50,19 +50,21 @@ def on_disk(
         InputError: torch cannot export the module, or ``inputs`` do not belong to a file.
     """
     with tempfile.TemporaryDirectory() as room:
-        path, file = model if isinstance(model, str | Path) else Path(room) / f"{type(model).__name__}.onnx", data
-        if isinstance(model, str | Path):
-            if inputs is not None:
-                raise InputError(f"inputs: only apply to PyTorch modules; {model} is a file")
-        else:
+        path = Path(model) if isinstance(model, str | Path) else Path(room) / f"{type(model).__name__}.onnx"
+        given = data
+        if not isinstance(model, str | Path):
             if inputs is None:
                 raise InputError("inputs: a PyTorch module is traced on examples; give inputs=(x,)")
-            feed = export_module(model, inputs, Path(path))
-            file = feed if data is None else data
-        if isinstance(file, Mapping):
-            write_arrays(Path(room) / "data.npz", {name: np.asarray(array) for name, array in file.items()})
-            file = Path(room) / "data.npz"
-        yield Path(path), None if file is None else Path(file)
+            feed = export_module(model, inputs, path)
+            given = feed if data is None else data
+        elif inputs is not None or given is None:
+            raise InputError(f"inputs: only apply to PyTorch modules; {model} is a file, so give a .npz file")
+        if not isinstance(given, Mapping):
+            yield path, Path(given)
+            return
+        arrays = Path(room) / "data.npz"
+        write_arrays(arrays, {name: np.asarray(array) for name, array in given.items()})
+        yield path, arrays
 
 
 def export_module(module: Module, inputs: Sequence[object], path: Path) -> Feed:

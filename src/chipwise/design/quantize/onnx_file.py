@@ -23,12 +23,14 @@ from pathlib import Path
 import numpy as np
 
 from chipwise.core import units
+from chipwise.core.arrays import AnyArray
 from chipwise.core.digest import digest, plain
 from chipwise.core.extras import require
 from chipwise.core.files import build, check_output, storage
 from chipwise.core.results import Result
 from chipwise.deploy.graphs.inputs import Samples, check_samples, samples_of, with_shapes
-from chipwise.deploy.graphs.reading import inputs_of
+from chipwise.deploy.graphs.modules import Module, on_disk
+from chipwise.deploy.graphs.reading import external_files, inputs_of
 from chipwise.deploy.kits.kits import sha256_of
 from chipwise.deploy.measure.harness import check_threads
 from chipwise.design.quantize.bench import Bench, Setup
@@ -45,7 +47,6 @@ LEAST_GAIN = 0.005  # of an operator's kind, as a share of the original's time; 
 SLOWER = 1.05  # files that take this much longer are not judged
 BISECTIONS = 7
 REPEATABLE = 0.005  # least repeatability that is claimed, as a share
-Progress = Callable[[str, int, int], None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,12 +101,13 @@ class QuantisedFile(Result):
         return [plain(item) for item in self.tried]
 
 
-def quantise_file(
-    model: str | Path,
+def quantize(
+    model: str | Path | Module,
     *,
-    data: str | Path,
+    data: str | Path | Mapping[str, AnyArray],
     loss: str | float = "<= 1 %",
     metric: str | None = None,
+    inputs: Sequence[object] | None = None,
     shapes: Mapping[str, Sequence[int]] | None = None,
     values: Mapping[str, float] | None = None,
     out: str | Path | None = None,
@@ -113,42 +115,70 @@ def quantise_file(
     minutes: float = 10.0,
     seed: int = 0,
     resume: bool = False,
-    on_progress: Progress = lambda stage, done, total: None,
+    on_progress: Callable[[str, int, int], None] = lambda stage, done, total: None,
 ) -> QuantisedFile:
-    """The fastest form of the ONNX file ``model``; see :func:`chipwise.quantize`."""
+    """The fastest form of an ONNX file on this machine within a loss: number formats chosen by measured time and loss.
+
+    Half of the samples choose, the other half only score the result. If nothing beats the original, nothing is written.
+    Can be stopped and resumed; what is known so far is in a folder next to the output.
+
+    Args:
+        model: An ``.onnx`` file, or a PyTorch module.
+        data: A ``.npz`` file that holds samples of each input along a first axis, or a folder of such files, one for
+            each sample, or arrays by the names of inputs. Further arrays, such as labels, are for the metric.
+        loss: Largest loss, such as ``<= 1 %``: of the metric's score; without a metric, the relative error of the worst
+            output, the divergence in nats of probabilities, or the share of whole numbers that differ.
+        metric: A function of a Python file, such as ``metric.py:score``, called as ``score(outputs, data)`` with a list
+            of arrays for each output and for each array of the data; more is better.
+        inputs: Examples of a module's inputs, by whose shapes it is traced.
+        shapes: Sizes by which open axes of inputs are fixed in the written file.
+        values: Values to which inputs are fixed in the written file, which then ignores them.
+        out: The file to write. Default: ``NAME.quantised.onnx`` in the current folder.
+        threads: Threads of the runtime. With one, CPU time is measured, which other programs disturb little.
+        minutes: Most minutes for changes of single operators after the exact choice.
+        seed: Random seed of the split.
+        resume: Go on with a stopped run.
+        on_progress: Called with the stage, the finished steps and the total steps.
+
+    Raises:
+        InputError: The file, the data, the loss or the metric is wrong.
+        StudyError: The folder of the state holds another run, or this one and ``resume`` is not given.
+        MeasurementError: The runtime cannot run the original, or its outputs are not finite.
+        Unsupported: The graph has inputs that are no tensors, or more than 2 GB.
+    """
     for module in ("onnx", "onnxruntime", "scipy"):
         require(module)
     limit = parse_loss(loss)
-    source, target = Path(model), Path(out if out is not None else f"{Path(model).stem}.quantised.onnx")
-    check_output(target, source=source)
-    check_threads(threads)
-    values, fixed = dict(values or {}), {name: tuple(shape) for name, shape in (shapes or {}).items()}
-    inputs = with_shapes(source, inputs_of(source), fixed)
-    samples = samples_of(source, inputs, data, values, with_extra=metric is not None)
-    check_samples(samples, LEAST_SAMPLES, data)
-    judging = None if metric is None else load_metric(metric)
-    order = [int(i) for i in np.random.default_rng(seed).permutation(len(samples.feeds))]
-    half = len(order) // 2
-    choosing, scoring = order[:half], order[half:]
-    folder = target.with_name(f"{target.name}.state")
-    setup: Setup = {
-        "source": str(source.resolve()),
-        "prepared": str(folder / "prepared.onnx"),
-        "samples": str(folder / "samples.npz"),
-        "calibrated": choosing[:CALIBRATED],
-        "values": values,
-        "shapes": {name: list(shape) for name, shape in fixed.items()},
-        "threads": threads,
-        "folder": str(folder),
-    }
-    seen = [hash_of(samples), None if metric is None else [metric, sha256_of(Path(metric.rpartition(":")[0]))]]
-    identity = digest([sha256_of(source), seen, limit, values, setup["shapes"], threads, seed, minutes])
-    with Bench(folder, identity, setup, samples, resume=resume) as bench:
-        original = bench.outputs(str(source), order)
-        judge = Judge(original, samples, judging)
-        run = _Run(bench, judge, source, limit, choosing, minutes=minutes, on_progress=on_progress)
-        chosen = run.choose()
-        found = run.final(chosen, scoring, target, threads=threads)
+    with on_disk(model, inputs, data) as (source, file):
+        target = Path(out if out is not None else f"{source.stem}.quantised.onnx")
+        check_output(target, source=source)
+        check_threads(threads)
+        values, fixed = dict(values or {}), {name: tuple(shape) for name, shape in (shapes or {}).items()}
+        known = with_shapes(source, inputs_of(source), fixed)
+        samples = samples_of(source, known, file, values, with_extra=metric is not None)
+        check_samples(samples, LEAST_SAMPLES, file)
+        judging = None if metric is None else load_metric(metric)
+        order = [int(i) for i in np.random.default_rng(seed).permutation(len(samples.feeds))]
+        half = len(order) // 2
+        choosing, scoring = order[:half], order[half:]
+        folder = target.with_name(f"{target.name}.state")
+        setup: Setup = {
+            "source": str(source.resolve()),
+            "prepared": str(folder / "prepared.onnx"),
+            "samples": str(folder / "samples.npz"),
+            "calibrated": choosing[:CALIBRATED],
+            "values": values,
+            "shapes": {name: list(shape) for name, shape in fixed.items()},
+            "threads": threads,
+            "folder": str(folder),
+        }
+        scored_by = None if metric is None else [metric, sha256_of(Path(metric.rpartition(":")[0]))]
+        seen = [sha256_of(source), hash_of(samples), scored_by]
+        identity = digest([*seen, limit, values, setup["shapes"], threads, seed, minutes])
+        with Bench(folder, identity, setup, samples, resume=resume) as bench:
+            judge = Judge(bench.outputs(str(source), order), samples, judging)
+            run = _Run(bench, judge, source, limit, choosing, minutes=minutes, on_progress=on_progress)
+            found = run.final(run.choose(), scoring, target, threads=threads)
     shutil.rmtree(folder, ignore_errors=True)
     return found
 
@@ -192,7 +222,7 @@ class _Run:
         choosing: Sequence[int],
         *,
         minutes: float,
-        on_progress: Progress,
+        on_progress: Callable[[str, int, int], None],
     ) -> None:
         self._bench, self._judge, self._source, self._limit = bench, judge, str(source), limit
         self._choosing, self._minutes, self._progress = list(choosing), minutes, on_progress
@@ -394,7 +424,8 @@ class _Run:
             )
         key = "original" if best is None else digest(dict(best))
         tried = None if best is None else self.tried[key]
-        size = Path(self._source).stat().st_size
+        files = (Path(self._source), *external_files(self._source))
+        size = sum(file.stat().st_size for file in files)
         return QuantisedFile(
             source=self._source,
             file=None if best is None else str(target),

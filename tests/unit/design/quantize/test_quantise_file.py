@@ -203,15 +203,15 @@ def test_a_stopped_run_goes_on_and_keeps_the_limit(classifier: Path, data: Path,
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        onnx_file.quantise_file(classifier, **settings, on_progress=stop)
+        onnx_file.quantize(classifier, **settings, on_progress=stop)
     state = tmp_path / "out.onnx.state" / "state.json"
     known = json.loads(state.read_text(encoding="utf-8"))["answers"]
     assert sum(key.startswith("try ") for key in known) == 4
     with pytest.raises(StudyError, match="go on with --resume"):
-        onnx_file.quantise_file(classifier, **settings)
+        onnx_file.quantize(classifier, **settings)
     with pytest.raises(StudyError, match="another file, data or settings"):
-        onnx_file.quantise_file(classifier, **{**settings, "loss": "<= 1 %"}, resume=True)
-    result = onnx_file.quantise_file(classifier, **settings, resume=True)
+        onnx_file.quantize(classifier, **{**settings, "loss": "<= 1 %"}, resume=True)
+    result = onnx_file.quantize(classifier, **settings, resume=True)
     before = {round(answer["answer"]["ratio"], 9) for key, answer in known.items() if key.startswith("try ")}
     assert before <= {round(item.ratio, 9) for item in result.tried if item.ratio is not None}
     assert not state.exists()
@@ -227,11 +227,11 @@ def test_bad_requests_are_refused_before_anything_runs(classifier: Path, data: P
     few = tmp_path / "few.npz"
     np.savez(few, x=np.zeros((3, WIDTH), np.float32), scale=np.float32(1.0))
     with pytest.raises(InputError, match="holds 3 samples; at least 8"):
-        onnx_file.quantise_file(classifier, data=few, out=tmp_path / "o.onnx")
+        onnx_file.quantize(classifier, data=few, out=tmp_path / "o.onnx")
     with pytest.raises(InputError, match="this is the input file"):
-        onnx_file.quantise_file(classifier, data=data, out=classifier)
+        onnx_file.quantize(classifier, data=data, out=classifier)
     with pytest.raises(SpecError, match="there is no such file"):
-        onnx_file.quantise_file(classifier, data=tmp_path / "none.npz", out=tmp_path / "o.onnx")
+        onnx_file.quantize(classifier, data=tmp_path / "none.npz", out=tmp_path / "o.onnx")
 
 
 def test_a_custom_operator_is_named_in_one_line(classifier: Path, data: Path, tmp_path: Path) -> None:
@@ -241,5 +241,5 @@ def test_a_custom_operator_is_named_in_one_line(classifier: Path, data: Path, tm
     custom = tmp_path / "custom.onnx"
     onnx.save(model, str(custom))
     with pytest.raises(MeasurementError, match="MyRelu") as caught:
-        onnx_file.quantise_file(custom, data=data, out=tmp_path / "o.onnx")
+        onnx_file.quantize(custom, data=data, out=tmp_path / "o.onnx")
     assert "\n" not in str(caught.value)
