@@ -14,10 +14,9 @@ OTHERS = "*"  # instead of a node's name: all operators that the runtime can run
 PRODUCTS = ("Conv", "ConvTranspose", "Gemm", "LSTM", "MatMul")
 DYNAMIC, BLOCKS = ("dynamic", "dynamic-channel"), ("int4", "int8-blocks")
 STATIC = ("static", "static-tensor", "static-percentile")
-GROUPED = "grouped Conv"
 OPERATORS = {
-    **dict.fromkeys(DYNAMIC, ("MatMul", "Conv", GROUPED, "LSTM")),
-    **dict.fromkeys(STATIC, ("Conv", GROUPED, "ConvTranspose", "Gemm", "MatMul")),
+    **dict.fromkeys(DYNAMIC, ("MatMul", "Conv", "LSTM")),
+    **dict.fromkeys(STATIC, ("Conv", "ConvTranspose", "Gemm", "MatMul")),
     **dict.fromkeys(BLOCKS, ("MatMul",)),
 }
 WHOLE = "all products"
@@ -29,7 +28,7 @@ class Product:
     """An operator that multiplies by stored weights."""
 
     node: str
-    operator: str  # its type; "grouped Conv" for a convolution with groups, which runtimes compute in another way
+    operator: str  # its type
     weights: int  # stored numbers
 
 

@@ -30,7 +30,6 @@ from chipwise.deploy.graphs.inputs import Feed
 from chipwise.design.quantize.node_choices import (
     BLOCKS,
     DYNAMIC,
-    GROUPED,
     OTHERS,
     PRODUCTS,
     STATIC,
@@ -165,9 +164,7 @@ def _products(graph: onnx.GraphProto) -> Iterator[Product]:
             continue
         weight = stored[node.input[1]]
         if weight.data_type == onnx.TensorProto.FLOAT:
-            groups = max((item.i for item in node.attribute if item.name == "group"), default=1)
-            operator = GROUPED if node.op_type == "Conv" and groups > 1 else node.op_type
-            yield Product(node=node.name, operator=operator, weights=int(np.prod(weight.dims)))
+            yield Product(node=node.name, operator=node.op_type, weights=int(np.prod(weight.dims)))
 
 
 class Maker:
