@@ -91,9 +91,8 @@ class QuantisedFile(Result):
         """The verdict in one line."""
         limit = f"{units.show(self.limit, 'share')} {self.unit}"
         if self.file is None:
-            return (
-                f"no form of {self.source} within {limit} beats the original (repeatability {self.repeatability:.1%})"
-            )
+            repeatable = units.show(self.repeatability, "share")
+            return f"no form of {self.source} within {limit} beats the original (repeatability {repeatable})"
         return f"{self.file}: {self.ratio:.3f} of the original's time, loss {self.loss:.4f} (limit {limit})"
 
     def rows(self) -> list[Mapping[str, object]]:
