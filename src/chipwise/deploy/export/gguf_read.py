@@ -37,6 +37,7 @@ class GgufFile:
     path: Path
     fields: dict[str, Any]
     tensors: dict[str, Any]  # gguf.ReaderTensor by name
+    kinds: dict[str, list[Any]]  # gguf.GGUFValueType of each metadata field, and of its items
 
     @classmethod
     def open(cls, path: str | Path) -> GgufFile:
@@ -57,7 +58,8 @@ class GgufFile:
             fields = {name: field.contents() for name, field in reader.fields.items()}
         except (ValueError, IndexError, KeyError, OverflowError, OSError, UnicodeDecodeError) as error:
             raise SpecError(f"not a GGUF file: {error}", file=str(path)) from None
-        return cls(Path(path), fields, {tensor.name: tensor for tensor in reader.tensors})
+        kinds = {name: list(field.types) for name, field in reader.fields.items()}
+        return cls(Path(path), fields, {tensor.name: tensor for tensor in reader.tensors}, kinds)
 
     def field(self, name: str, default: Any = None) -> Any:
         """A metadata field of the architecture, such as ``block_count``.
@@ -117,17 +119,26 @@ def read_weights(path: str | Path) -> tuple[ArchSpec, dict[str, Float32Array]]:
         Unsupported: The architecture, the scaling of positions or a tensor's type is not supported.
     """
     file = GgufFile.open(path)
-    if METADATA in file.fields:
-        arch = _design(file).arch
-    else:
-        _check_family(file)
-        arch = _arch(file)
-        head_size = next(layer.attention.head_size for layer in arch.layers if layer.attention is not None)
-        if (scaling := file.field("rope.scaling.type", "none")) != "none":
-            raise Unsupported(f"{path}: rotary positions scaled by {scaling!r} are not computed here")
-        if (turned := int(file.field("rope.dimension_count", head_size))) != head_size:
-            raise Unsupported(f"{path}: {turned} of {head_size} values of a head are rotated; not supported")
+    arch = read_arch(file)
     return arch, _values(file, arch)
+
+
+def read_arch(file: GgufFile) -> ArchSpec:
+    """The architecture of a file whose logits can be computed here, for any stored types.
+
+    Raises:
+        Unsupported: The architecture or the scaling of positions is not supported.
+    """
+    if METADATA in file.fields:
+        return from_data(json.loads(file.fields[METADATA])["arch"], file=str(file.path))
+    _check_family(file)
+    arch = _arch(file)
+    head_size = next(layer.attention.head_size for layer in arch.layers if layer.attention is not None)
+    if (scaling := file.field("rope.scaling.type", "none")) != "none":
+        raise Unsupported(f"{file.path}: rotary positions scaled by {scaling!r} are not computed here")
+    if (turned := int(file.field("rope.dimension_count", head_size))) != head_size:
+        raise Unsupported(f"{file.path}: {turned} of {head_size} values of a head are rotated; not supported")
+    return arch
 
 
 def _values(file: GgufFile, arch: ArchSpec) -> dict[str, Float32Array]:

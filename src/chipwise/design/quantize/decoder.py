@@ -1,0 +1,123 @@
+"""A decoder in a GGUF file, computed in torch layer by layer, so that only one layer's weights are in memory.
+
+Axes: B windows of text, T tokens, D model width, V vocabulary.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from chipwise.core.arrays import Float32Array
+from chipwise.deploy.export.gguf import NORMS, PROJECTIONS, layout, split_halves
+from chipwise.deploy.export.gguf_read import GgufFile, read_arch
+from chipwise.deploy.runtimes.ggml import TYPES, Rounding, ggml
+from chipwise.errors import SpecError
+from chipwise.model.arch.layer import Layer
+from chipwise.model.kinds.text.module import LayerModule
+from chipwise.model.nn import rotary
+
+FP16_LARGEST = 65504.0
+
+
+class StreamedDecoder:
+    """The layers of a GGUF file, each read when it is asked for.
+
+    Args:
+        file: A file of the architecture llama or deci, of any types.
+
+    Raises:
+        Unsupported: The architecture is not computed here.
+    """
+
+    def __init__(self, file: GgufFile) -> None:
+        self.file = file
+        self.arch = read_arch(file)
+        self.blocks = layout(self.arch)
+        self.head_name = "token_embd.weight" if self.arch.tie_embeddings else "output.weight"
+        self._angles: tuple[Tensor, Tensor] | None = None
+
+    def matrix(self, name: str) -> Float32Array:
+        """A tensor in FP32, in the file's own order of rows.
+
+        Raises:
+            SpecError: It is missing or has values that are not finite.
+        """
+        tensor = self.file.tensors.get(name)
+        if tensor is not None and tensor.tensor_type.name in TYPES and len(tensor.shape) == 2:
+            kind, width = TYPES[tensor.tensor_type.name], int(tensor.shape[0])
+            stored = np.ascontiguousarray(tensor.data).view(np.uint8).reshape(int(tensor.shape[1]), -1)
+            values = ggml().unpack(stored, kind, width)
+        else:
+            values = self.file.values(name)
+        if not np.isfinite(values).all():
+            raise SpecError("has values that are not finite (NaN or infinite)", file=str(self.file.path), field=name)
+        return values
+
+    def embedded(self, tokens_BT: Tensor) -> Tensor:
+        """The token table's rows (B, T, D)."""
+        return F.embedding(tokens_BT, torch.from_numpy(self.matrix("token_embd.weight")))
+
+    def layer(self, number: int) -> LayerModule:
+        """One layer with its weights, which need no gradients."""
+        block = self.blocks[number]
+        attention = None if block.attention is None else block.attention[0]
+        with torch.device("meta"):
+            module = LayerModule(self.arch, Layer(attention=attention, ffn=block.ffn[0]))
+        weights = {}
+        for name in module.state_dict():
+            place, _, part = name.rpartition(".")
+            values = self.matrix(f"blk.{number}.{({**PROJECTIONS, **NORMS})[place]}.{part}")
+            heads = {} if attention is None else {"attention.q": attention.heads, "attention.k": attention.kv_heads}
+            weights[name] = torch.from_numpy(split_halves(values, heads[place]) if place in heads else values)
+        module.load_state_dict(weights, assign=True)
+        return module.requires_grad_(False)
+
+    def matrix_places(self, number: int) -> dict[str, str]:
+        """Names of a layer's matrices by their places in :meth:`layer`."""
+        named = {place: f"blk.{number}.{name}.weight" for place, name in PROJECTIONS.items()}
+        return {place: name for place, name in named.items() if name in self.file.tensors}
+
+    def run(self, layer: LayerModule, number: int, x_BTD: Tensor) -> Tensor:
+        """The residual stream after a layer."""
+        attention = self.blocks[number].attention
+        angles = None
+        if attention is not None and attention[0].rope:
+            if self._angles is None:
+                self._angles = rotary.tables(attention[0].head_size, self.arch.max_tokens, self.arch.rope_theta)
+            angles = (self._angles[0][: x_BTD.shape[1]], self._angles[1][: x_BTD.shape[1]])
+        made: Tensor = layer(x_BTD, angles, None)[0]
+        return made
+
+    def normed(self, x_BTD: Tensor) -> Tensor:
+        """Inputs of the head."""
+        weight = torch.from_numpy(self.matrix("output_norm.weight"))
+        return F.rms_norm(x_BTD, weight.shape, weight, self.arch.norm_eps)
+
+    def head(self) -> Tensor:
+        """The head's matrix (V, D)."""
+        return torch.from_numpy(self.matrix(self.head_name))
+
+
+def rounded(x: Tensor, how: Rounding) -> Tensor:
+    """``x`` (..., K) as llama.cpp's kernels round it before a product with packed weights.
+
+    References:
+        ``quantize_row_q8_0`` (blocks of 32) and ``quantize_row_q8_K`` (blocks of 256) in ggml-quants.c.
+    """
+    if how == "none":
+        return x
+    if how == "f16":
+        return x.clamp(-FP16_LARGEST, FP16_LARGEST).half().float()
+    block = 32 if how == "q8_0" else 256
+    if x.shape[-1] % block:
+        raise ValueError(f"{x.shape[-1]} values are not divided into blocks of {block}")
+    parts = x.unflatten(-1, (-1, block))
+    scale = parts.abs().amax(-1, keepdim=True) / 127
+    inverse = torch.where(scale > 0, 1 / scale.clamp_min(math.ulp(0.0)), 0.0)
+    steps = (parts * inverse).round().clamp(-127, 127)
+    return (steps * (scale.half().float() if how == "q8_0" else scale)).flatten(-2)
