@@ -162,9 +162,12 @@ def write_mix(file: GgufFile, mix: Mix, path: Path, pack: Callable[[str, str], B
             writer.add_string("general.quantized_by", f"chipwise: {name}")
             for each, tensor in file.tensors.items():
                 if each in mix:
-                    kind = TYPES[mix[each]]
-                    shape, size = (held[each][0], kind.matrix_bytes(1, held[each][1])), kind.matrix_bytes(*held[each])
-                    stored = GGMLQuantizationType(kind.code)
+                    stored_type = TYPES[mix[each]]
+                    shape, size = (
+                        (held[each][0], stored_type.matrix_bytes(1, held[each][1])),
+                        stored_type.matrix_bytes(*held[each]),
+                    )
+                    stored = GGMLQuantizationType(stored_type.code)
                     writer.add_tensor_info(each, shape, np.dtype(np.uint8), size, raw_dtype=stored)
                 else:
                     kept = tuple(tensor.data.shape)

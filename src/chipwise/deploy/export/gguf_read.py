@@ -10,7 +10,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -27,6 +27,9 @@ from chipwise.model.arch.layer import Layer
 from chipwise.model.arch.mixers import Attention
 from chipwise.model.walk.weights import weight_shapes
 
+if TYPE_CHECKING:
+    from gguf import GGUFValueType
+
 _FORMATS = {kind: name for name, kind in TYPES.items()}
 
 
@@ -37,7 +40,7 @@ class GgufFile:
     path: Path
     fields: dict[str, Any]
     tensors: dict[str, Any]  # gguf.ReaderTensor by name
-    kinds: dict[str, list[Any]]  # gguf.GGUFValueType of each metadata field, and of its items
+    kinds: dict[str, list[GGUFValueType]]  # gguf.GGUFValueType of each metadata field, and of its items
 
     @classmethod
     def open(cls, path: str | Path) -> GgufFile:

@@ -50,8 +50,10 @@ class GgmlType:
 
 
 def _types(*rows: tuple[str, int, int, int, Rounding]) -> dict[str, GgmlType]:
-    fields = ("name", "code", "block", "block_bytes", "activations")
-    return {row[0]: GgmlType(**dict(zip(fields, row, strict=True))) for row in rows}  # type: ignore[arg-type]
+    return {
+        name: GgmlType(name=name, code=code, block=block, block_bytes=size, activations=rounding)
+        for name, code, block, size, rounding in rows
+    }
 
 
 TYPES = _types(
@@ -112,7 +114,7 @@ class Ggml:
         self.call("ggml_log_set", None, _quiet, ctypes.c_void_p())
         self.call("ggml_cpu_init", None)
 
-    def call(self, name: str, result: type[ctypes._SimpleCData[int]] | None, *values: object) -> int:
+    def call(self, name: str, result: type[object] | None, *values: object) -> int:
         """The result of a C function; numbers are passed as 64-bit integers, addresses as ``c_void_p``."""
         function = self._function(name)
         function.restype = result
@@ -197,9 +199,11 @@ def _address(array: npt.NDArray[np.generic]) -> ctypes.c_void_p:
     return ctypes.c_void_p(array.ctypes.data)
 
 
-@ctypes.CFUNCTYPE(None, ctypes.c_int, ctypes.c_char_p, ctypes.c_void_p)
-def _quiet(_level: int, _text: bytes, _data: object) -> None:
+def _drop(_level: int, _text: bytes, _data: object) -> None:
     """Drops the library's log."""
+
+
+_quiet = ctypes.CFUNCTYPE(None, ctypes.c_int, ctypes.c_char_p, ctypes.c_void_p)(_drop)
 
 
 @functools.cache
@@ -273,7 +277,7 @@ class Product:
         found = self._lib.pointer("ggml_backend_reg_get_proc_address", self._lib.pointer("ggml_backend_cpu_reg"), name)
         if not found:
             return []
-        listed = ctypes.CFUNCTYPE(ctypes.POINTER(ctypes.c_void_p), ctypes.c_void_p)(found.value)(device)
+        listed = ctypes.CFUNCTYPE(ctypes.POINTER(ctypes.c_void_p), ctypes.c_void_p)(found.value or 0)(device)
         places: list[ctypes.c_void_p] = []
         while listed and listed[len(places)]:
             places.append(ctypes.c_void_p(listed[len(places)]))

@@ -116,8 +116,9 @@ def rounded(x: Tensor, how: Rounding) -> Tensor:
     block = 32 if how == "q8_0" else 256
     if x.shape[-1] % block:
         raise ValueError(f"{x.shape[-1]} values are not divided into blocks of {block}")
-    parts = x.unflatten(-1, (-1, block))
+    parts = x.reshape(*x.shape[:-1], -1, block)
     scale = parts.abs().amax(-1, keepdim=True) / 127
     inverse = torch.where(scale > 0, 1 / scale.clamp_min(math.ulp(0.0)), 0.0)
     steps = (parts * inverse).round().clamp(-127, 127)
-    return (steps * (scale.half().float() if how == "q8_0" else scale)).flatten(-2)
+    made: Tensor = (steps * (scale.half().float() if how == "q8_0" else scale)).flatten(-2)
+    return made

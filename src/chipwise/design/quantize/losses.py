@@ -22,15 +22,16 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from chipwise.core.arrays import Float32Array
-from chipwise.core.files import read_mapping, storage, write_json
-from chipwise.deploy.runtimes.ggml import TYPES, ggml
+from chipwise.core.files import storage, write_json
+from chipwise.core.record import Record
+from chipwise.deploy.runtimes.ggml import TYPES, Rounding, ggml
 from chipwise.design.quantize.decoder import StreamedDecoder, rounded
 from chipwise.errors import MeasurementError
 
@@ -39,7 +40,6 @@ Losses = dict[str, dict[str, float]]  # nats per token by matrix and format
 ROWS, HEAD_ROWS = 128, 4096  # rows of a matrix that are packed to estimate a loss
 _POSITIONS = 1024  # at most, for the errors of outputs
 _CHUNK = 256  # positions whose logits are in memory at once
-_ROUNDINGS = ("f16", "q8_0", "q8_K")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,7 +58,7 @@ def offered(width: int, formats: Sequence[str]) -> list[str]:
 @torch.no_grad()
 def measure_losses(
     decoder: StreamedDecoder,
-    tokens: np.ndarray[Any, Any],
+    tokens: npt.NDArray[np.int64],
     formats: Sequence[str],
     state: Path,
     *,
@@ -80,7 +80,7 @@ class _Passes:
     def __init__(
         self,
         decoder: StreamedDecoder,
-        tokens: np.ndarray[Any, Any],
+        tokens: npt.NDArray[np.int64],
         formats: Sequence[str],
         state: Path,
         seed: int,
@@ -106,12 +106,14 @@ class _Passes:
         importance: dict[str, Float32Array] = {}
         losses: Losses = {}
         for place in (*(f"layer-{number}" for number in range(self.layers)), "begin", "table"):
-            for name, found in read_mapping(self._path(place)).items():
-                own = losses.setdefault(name, {})
-                for kind, value in found["losses"].items():  # type: ignore[index]
-                    own[kind] = own.get(kind, 0.0) + float(value)
-                if found["importance"]:  # type: ignore[index]
-                    importance[name] = np.array(found["importance"], np.float32)  # type: ignore[index]
+            held = Record.read(self._path(place))
+            for name in held:
+                own, found = losses.setdefault(name, {}), held.record(name)
+                scored = found.record("losses")
+                for kind in scored:
+                    own[kind] = own.get(kind, 0.0) + scored.get(kind, float)
+                if squares := found.sequence("importance", float):
+                    importance[name] = np.array(squares, np.float32)
         return Sensitivity(importance=importance, losses=losses)
 
     def _path(self, place: str) -> Path:
@@ -179,8 +181,8 @@ class _Passes:
         module = self.decoder.layer(number)
         seen: dict[str, tuple[Tensor, Tensor]] = {}
 
-        def watch(place: str) -> Any:
-            def record(_module: Any, given: Any, out: Tensor) -> None:
+        def watch(place: str) -> Callable[[nn.Module, tuple[Tensor, ...], Tensor], None]:
+            def record(_module: nn.Module, given: tuple[Tensor, ...], out: Tensor) -> None:
                 out.retain_grad()
                 seen[place] = (given[0], out)
 
@@ -192,7 +194,8 @@ class _Passes:
         with torch.enable_grad():
             x_BTD = self._load(f"input-{number}").requires_grad_()
             out_BTD = self.decoder.run(module, number, x_BTD)
-            out_BTD.backward(self._load("gradient" if number == self.layers - 1 else f"gradient-{number + 1}"))  # type: ignore[no-untyped-call]
+            last = number == self.layers - 1
+            torch.autograd.backward(out_BTD, self._load("gradient" if last else f"gradient-{number + 1}"))
         found = {}
         for place, name in places.items():
             given, out = seen[place]
@@ -201,7 +204,8 @@ class _Passes:
                 raise MeasurementError(f"no gradient reached {name}")
             inputs, gradients = given.detach().flatten(0, 1), out.grad.flatten(0, 1)
             found[name] = self._matrix(matrix, inputs, gradients)
-        self._keep(f"gradient-{number}", x_BTD.grad)  # type: ignore[arg-type]
+        if x_BTD.grad is not None:
+            self._keep(f"gradient-{number}", x_BTD.grad)
         write_json(self._path(f"layer-{number}"), found)
         self._array(f"input-{number}").unlink()
 
@@ -214,7 +218,7 @@ class _Passes:
         x_SK, g_SR = x_NK[::step], g_NR[::step][:, rows].square() * scale_R
         through_NK = (g_NR @ weight_RK).square()
         by_rounding = {
-            how: float((through_NK * (rounded(x_NK, how) - x_NK).square()).sum() / self.count / 2)  # type: ignore[arg-type]
+            how: float((through_NK * (rounded(x_NK, how) - x_NK).square()).sum() / self.count / 2)
             for how in _activation_roundings(weight_RK.shape[1], kinds)
         }
         losses = {}
@@ -228,7 +232,8 @@ class _Passes:
         """Stores the losses of the token table, whose rows are not multiplied."""
         name = "token_embd.weight"
         gradient_NK = self._load("gradient-0").flatten(0, 1)
-        ids, which_N = self.tokens.flatten().unique(return_inverse=True)
+        ids, which_N = torch.unique(self.tokens, return_inverse=True)
+        which_N = which_N.flatten()
         rows_RK = torch.from_numpy(self.decoder.matrix(name)[ids.numpy()])
         losses = {}
         for kind in offered(rows_RK.shape[1], self.formats):
@@ -244,11 +249,11 @@ def _drawn_rows(weight_R: Tensor, most: int, seed: int) -> tuple[Tensor, Tensor]
     share = weight_R.double() + weight_R.double().mean() * 0.05 + 1e-300
     share /= share.sum()
     drawn = torch.multinomial(share, most, replacement=True, generator=torch.Generator().manual_seed(seed))
-    rows, counts = drawn.unique(return_counts=True)
+    rows, counts = torch.unique(drawn, return_counts=True)
     return rows, (counts / (most * share[rows])).float()
 
 
-def _activation_roundings(width: int, kinds: Sequence[str]) -> list[Any]:
+def _activation_roundings(width: int, kinds: Sequence[str]) -> list[Rounding]:
     return sorted({TYPES[kind].activations for kind in kinds} - {"none"})
 
 
