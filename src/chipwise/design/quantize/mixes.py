@@ -1,0 +1,71 @@
+"""The mix of GGUF formats with the least predicted divergence within limits of size and time, chosen exactly."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from chipwise.deploy.runtimes.ggml import TYPES, Product
+from chipwise.design.quantize.losses import Losses
+from chipwise.design.strategies.exact import Option, choose
+
+Shape = tuple[int, int]  # rows and width of a matrix
+Prices = dict[tuple[str, Shape], float]  # seconds of one product by format and shape
+_SET_BYTES, _MOST_COPIES = 8 << 20, 64  # copies of a matrix: more than a core's own cache holds
+
+
+def measure_prices(shapes: Sequence[Shape], formats: Sequence[str], *, rounds: int, tokens: int = 1) -> Prices:
+    """Processor seconds of a product with each format and shape in llama.cpp's kernels: the least of ``rounds``.
+
+    All formats and shapes take turns, so that weights are read from memory and the machine's drift hits all alike.
+    """
+    made = {
+        (kind, shape): Product(
+            TYPES[kind],
+            *shape,
+            tokens=tokens,
+            copies=min(_MOST_COPIES, 1 + _SET_BYTES // TYPES[kind].matrix_bytes(*shape)),
+        )
+        for shape in sorted(set(shapes))
+        for kind in formats
+        if TYPES[kind].fits(shape[1])
+    }
+    found: Prices = {}
+    for _ in range(rounds + 1):
+        for key, product in made.items():
+            found[key] = min(found.get(key, float("inf")), product.seconds())
+    for product in made.values():
+        product.close()
+    return found
+
+
+def choose_mix(
+    shapes: Mapping[str, Shape], losses: Losses, prices: Prices, *, limits: Mapping[str, float]
+) -> dict[str, str]:
+    """The format of each matrix with the least sum of losses.
+
+    Args:
+        shapes: Rows and width of each matrix.
+        losses: Nats per token by matrix and format.
+        prices: Seconds by format and shape; the token table has no product, and costs none.
+        limits: Largest ``size`` in bytes and ``time`` in seconds of all products; either may be absent.
+
+    Raises:
+        Infeasible: No mix keeps the limits.
+    """
+    names = list(shapes)
+    kinds = [list(losses[name]) for name in names]
+    untimed = {"token_embd.weight"} if "output.weight" in shapes else set()
+    parts = [
+        [
+            Option(
+                loss=losses[name][kind],
+                costs={
+                    "size": TYPES[kind].matrix_bytes(*shapes[name]),
+                    "time": 0.0 if name in untimed else prices[kind, shapes[name]],
+                },
+            )
+            for kind in offered
+        ]
+        for name, offered in zip(names, kinds, strict=True)
+    ]
+    return {name: offered[i] for name, offered, i in zip(names, kinds, choose(parts, limits), strict=True)}
