@@ -4,8 +4,8 @@ Metadata and tokenizer are those of the source. llama.cpp's stock mixes (``Q4_K_
 own quantiser follows with an importance matrix.
 
 References:
-    ``llama_tensor_get_type`` and ``tensor_type_fallback`` in llama.cpp's ``src/llama-quant.cpp``; compared with the
-    files of ``llama_model_quantize`` tensor by tensor in ``benchmarks/gguf_mixes.py``.
+    ``llama_tensor_get_type`` and ``tensor_type_fallback`` in llama.cpp's ``src/llama-quant.cpp``, from knowledge of
+    their behaviour; not yet compared with files that llama.cpp wrote.
 """
 
 from __future__ import annotations
