@@ -25,11 +25,11 @@ Further kinds, ``edge`` and those of ``TABLES``, are fitted to a table of measur
 PREDICTED = {"gemm": "latency_s", "attention": "latency_s", "serving": "tpot_s", "power": "power_w"}
 """The column of the predictions for each kind of measured row."""
 
-TABLES = ("vendors", "vision", "phones", "energy", "layers")
+TABLES = ("vendors", "vision", "phones", "energy", "layers", "tails")
 """Kinds of rows whose laws are fitted to a table that has to be named: each has a module of its name."""
 
 _NAMED = ("edge", *TABLES)
-_OF_SERVING = ("serving", "vendors", "energy")
+_OF_SERVING = ("serving", "vendors", "energy", "tails")
 """Kinds whose constants are kept with the serving model."""
 
 _READERS = {

@@ -167,7 +167,10 @@ def _print(model: str, found: api.CostEstimate, *, kernels: bool) -> None:
     first = ("TTFT of one sound" if "rtf" in found.metrics else "TTFT of one prompt") if generates else None
     for name, label, kind in (
         ("ttft_p50", first or f"pass over all {'texts' if read == 'token' else f'{read}s'}", "time"),
+        ("ttft_p99", "  P99", "time"),
         ("tpot_p50", "TPOT", "time"),
+        ("tpot_p99", "  P99", "time"),
+        ("itl_p99", "gap between tokens, P99", "time"),
         ("decode_tokens_per_s", "decode, each request", "rate"),
         ("image_s", "seconds per image", "time"),
         ("sound_s", "seconds per sound", "time"),
@@ -185,7 +188,7 @@ def _print(model: str, found: api.CostEstimate, *, kernels: bool) -> None:
     ):
         if name in found.metrics:
             table.add(label, _between(found.metrics[name], kind))
-        if name == "tpot_p50" and found.prompts_wait_s > SHARE_SAID * found.tpot_s:
+        if name == "tpot_p99" and found.prompts_wait_s > SHARE_SAID * found.tpot_s:
             waited, step = (units.show(value, "time") for value in (found.prompts_wait_s, found.decode_step_s or 0.0))
             table.add("  of which", f"{waited} waiting for other requests' prompts; a decode step takes {step}")
     table.add("memory per device", memory_said(found.peak_memory_bytes, found.memory_bytes))

@@ -36,6 +36,8 @@ METRICS: dict[str, str] = {  # costs: name -> kind of unit; a task's own metric 
     "ttft_p99": "time",
     "tpot_p50": "time",
     "tpot_p99": "time",
+    "itl_p50": "time",  # of gaps between a request's tokens, including those in which others' prompts are computed
+    "itl_p99": "time",
     "tpot_sustained": "time",  # the median after minutes of load
     **{name: metric.unit for name, metric in DERIVED.items()},
     "throughput": "rate",  # new tokens of all requests / median seconds of a whole request
@@ -48,8 +50,8 @@ METRICS: dict[str, str] = {  # costs: name -> kind of unit; a task's own metric 
 }
 POWER_METRICS = ("power", "joules_per_token")
 SPENDING = (*POWER_METRICS, "usd_per_1k_tokens")
-PER_TOKEN = ("tpot_p50", "tpot_p99", "tpot_sustained", "throughput", "joules_per_token", "usd_per_1k_tokens")
-TIMED = frozenset({"ttft_p50", "ttft_p99", "tpot_p50", "tpot_p99", "tpot_sustained", "throughput", *DERIVED, *SPENDING})
+PER_TOKEN = ("tpot_p50", "tpot_p99", "itl_p50", "itl_p99", "tpot_sustained", "throughput", "joules_per_token", "usd_per_1k_tokens")
+TIMED = frozenset({"ttft_p50", "ttft_p99", *PER_TOKEN[:5], "throughput", *DERIVED, *SPENDING})
 """Metrics whose measurement other processes on the machine disturb."""
 MEASURED_METRICS = frozenset({"ttft_p50", "ttft_p99", "tpot_p50", "tpot_p99", "peak_memory"})
 MORE_IS_BETTER = frozenset({"throughput"})
@@ -167,7 +169,7 @@ def parse_constraints(
     for metric in {item.metric for item in found}:
         _require_consistent(found, metric, metric, f"{field}.{metric}")
         _require_payable(found, metric, f"{field}.{metric}")
-    for shorter, longer in (("ttft_p50", "ttft_p99"), ("tpot_p50", "tpot_p99")):
+    for shorter, longer in (("ttft_p50", "ttft_p99"), ("tpot_p50", "tpot_p99"), ("itl_p50", "itl_p99")):
         _require_consistent(found, shorter, longer, field)
     return tuple(found)
 

@@ -19,6 +19,7 @@ class Source(StrEnum):
     PHONES = "phones"
     ENERGY = "energy"
     LAYERS = "layers"
+    TAILS = "tails"
     MEASUREMENTS = "measurements"
 
 

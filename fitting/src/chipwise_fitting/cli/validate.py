@@ -22,6 +22,7 @@ class Kind(StrEnum):
     PHONES = "phones"
     ENERGY = "energy"
     LAYERS = "layers"
+    TAILS = "tails"
     LOAD = "load"
 
 

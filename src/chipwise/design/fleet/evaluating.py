@@ -42,11 +42,9 @@ from chipwise.predict.load.step_times import StepTimes, step_times
 from chipwise.predict.load.traces import read_trace
 from chipwise.predict.served.energy import energies
 from chipwise.predict.served.estimate import cost_of
+from chipwise.predict.served.intervals import UNCHECKED_PROMPT
 from chipwise.predict.served.request import Request, resolved
 
-UNCHECKED_PROMPT = 0.35
-"""Least log half-width of prefill if it was not validated: nine of ten mean TTFTs of runs under load are within 0.21 on
-H100 (``chipwise validate load``), and other devices are less certain."""
 NODES = (-Z90, -0.8, 0.0, 0.8, Z90)
 MOST_LANES = 2  # lanes of each of two pools that are replayed, as a sample of all
 

@@ -18,6 +18,8 @@ _NAMES: Final = {  # full name, and name for table headers
     "ttft_p99": ("time to first token, P99", "TTFT P99"),
     "tpot_p50": ("time per output token, P50", "TPOT P50"),
     "tpot_p99": ("time per output token, P99", "TPOT P99"),
+    "itl_p50": ("gap between tokens, P50", "ITL P50"),
+    "itl_p99": ("gap between tokens, P99", "ITL P99"),
     **{name: (f"{metric.title}, P50", metric.short) for name, metric in DERIVED.items()},
     "throughput": ("tokens per second, all requests", "tokens/s"),
     "peak_memory": ("peak memory", "memory"),

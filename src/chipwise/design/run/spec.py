@@ -60,7 +60,11 @@ _LATER_TARGET = {"power": None, "price": None, "tp": 1, "pp": 1, "kv": None, "li
 NO_SPACE = "a run that cuts a model has no space to look at; chipwise search runs it"
 ON_SHEETS = (
     "ttft_p50",
+    "ttft_p99",
     "tpot_p50",
+    "tpot_p99",
+    "itl_p50",
+    "itl_p99",
     "peak_memory",
     "throughput",
     "parameters",
@@ -163,7 +167,7 @@ class AlsoOn:
     """Another device that the winner should suit, described by its data sheet: predicted, not measured.
 
     Predictions are those of ``chipwise estimate`` in ``runtime`` (by default the device's own). ``weight`` is used if
-    costs are weighted. Limits may be on medians, memory and parameters, and on power, energy and price if the data
+    costs are weighted. Limits may be on times, memory and parameters, and on power, energy and price if the data
     sheet has the necessary figures.
     """
 
@@ -457,13 +461,15 @@ class RunSpec:
             if sheet is None:
                 raise SpecError(str(refused(metric)), field=field)
             _told(sheet, metric, field)
-        elif sheet is not None and metric in ("ttft_p99", "tpot_p99", "tpot_sustained"):
-            limited = field.startswith("constraints") and metric.endswith("_p99")
-            if limited and self.target.device.startswith("ssh:") and self.quality.chosen != "law":
-                return  # candidates are measured there
+        elif metric.startswith("itl_") and (sheet is None or self.target.device.startswith("ssh:")):
             raise SpecError(
-                f"no data sheet predicts it for {self.target.device}; choose {metric.split('_')[0]}_p50 instead, or "
-                "measure there (chipwise kit; a limit on a P99 is measured over ssh)",
+                f"requests are measured one at a time here, so a gap between tokens is one step: use tpot{metric[3:]}",
+                field=field,
+            )
+        elif sheet is not None and metric == "tpot_sustained":
+            raise SpecError(
+                f"no data sheet predicts it for {self.target.device}; choose tpot_p50 instead, or measure there "
+                "(chipwise kit)",
                 field=field,
             )
 

@@ -36,8 +36,9 @@ from chipwise.predict.served import image_law
 from chipwise.predict.served.deployment import Deployment
 from chipwise.predict.served.estimate import cost_of, estimate_of
 from chipwise.predict.served.request import Request
+from chipwise.predict.served.tails import TAILS, kind_of, ratios
 
-MEDIAN_OF_TAIL = {"ttft_p99": "ttft_p50", "tpot_p99": "tpot_p50"}
+Z80 = 1.2816  # 90 % of a normal distribution are below this many standard deviations
 SAMPLE = 48  # designs whose estimates are fitted for energy, and for times after teaching
 
 
@@ -97,6 +98,13 @@ class SheetTarget(Benched):
         if self._one_pass:
             self._require_one_law()
         self._rates = Rates(usd_per_s=None if device.price is None else device.price_usd_per_s * served.tp * served.pp)
+        runtime = on_device(runtime_named(served.runtime), device)
+        self._ratios = ratios(
+            kind_of(runtime, device, workload.batch),
+            prompt_tokens=workload.prompt_tokens,
+            new_tokens=workload.new_tokens,
+            batch=workload.batch,
+        )
         self._learnt = Learnt({})
         self._scale: Float64Array | None = None  # see _taught_scale
         self._estimates: dict[Design, CostEstimate] = {}
@@ -150,6 +158,18 @@ class SheetTarget(Benched):
         scaled = np.array(rows) / np.array(joules)[:, None]  # so that least squares fits relative errors
         return nnls(scaled, np.ones(len(joules)))
 
+    @cached_property
+    def _step_share(self) -> float:
+        """Share of the time per token that is the decode step; the rest waits for other requests' prompts.
+
+        The median of a sample of the space; decisions on single designs use the design's own estimate.
+        """
+        if self._workload.batch == 1:
+            return 1.0
+        sample = self._space.sample(SAMPLE, np.random.default_rng([self._seed, 31]))
+        found = [self.estimate(self._space.design(row)) for row in sample]
+        return float(np.median([each.metrics["itl_p50"].value / each.tpot_s for each in found]))
+
     def metrics(self, rows: Rows) -> Mapping[str, Float64Array]:
         """Predicted metrics of canonical rows, each (n,)."""
         costs, workload = self._table(rows), self._workload
@@ -165,13 +185,11 @@ class SheetTarget(Benched):
         found = {
             "ttft_p50": ttft_s,
             "tpot_p50": tpot_s,
+            "itl_p50": self._step_share * tpot_s,
             "peak_memory": costs.peak_memory_bytes * self._learnt.factor("peak_memory"),
             "parameters": costs.parameters,
         }
-        if self.measures:  # P99 is at least P50
-            found |= {
-                name: max(1.0, self._learnt.factor(name)) * found[median] for name, median in MEDIAN_OF_TAIL.items()
-            }
+        found |= {name: self._ratio(name) * found[median] for name, median in TAILS.items()}
         found |= spent(found["ttft_p50"], found["tpot_p50"], workload, self._rates)
         if self._energy and self._joules is not None:
             ttft_j, step_j = self._joules
@@ -190,7 +208,11 @@ class SheetTarget(Benched):
             "peak_memory": costs.peak_memory_bytes * self._learnt.factor("peak_memory"),
             "parameters": costs.parameters,
         }
-        return found | ({"ttft_p99": max(1.0, self._learnt.factor("ttft_p99")) * median_s} if self.measures else {})
+        return found | {"ttft_p99": self._ratio("ttft_p99") * median_s}
+
+    def _ratio(self, name: str) -> float:
+        """P99 / P50: measured on the device, else that of measured runs."""
+        return max(1.0, self._learnt.factor(name)) if self._learnt.knows(name) else self._ratios[name].value
 
     def predict(self, design: Design) -> dict[str, Bounds]:
         """Each metric of the design's own estimate, corrected by measurements, with its 90 % interval."""
@@ -198,11 +220,11 @@ class SheetTarget(Benched):
         known: dict[str, Bounds] = {
             name: (item.value, item.low, item.high)
             for name, item in found.metrics.items()
-            if name in ("ttft_p50", "tpot_p50", "joules_per_token")
+            if name in ("ttft_p50", "tpot_p50", "itl_p50", "joules_per_token")
         }
         known["peak_memory"] = (found.peak_memory_bytes, None, None)
         known = {metric: self._learnt.corrected(metric, bounds) for metric, bounds in known.items()}
-        known |= self._tails(known)
+        known |= self._tails(known, found)
         count = float(design.arch.parameters())
         known["parameters"] = (count, count, count)
         if self._one_pass:
@@ -219,11 +241,16 @@ class SheetTarget(Benched):
             known["power"] = self._power(known, workload.new_tokens * workload.batch)
         return {metric: list(bounds) for metric, bounds in known.items()}
 
-    def _tails(self, known: Mapping[str, Bounds]) -> dict[str, Bounds]:
-        """P99s as medians times measured ratios; none without measurements, because data sheets have no tails."""
+    def _tails(self, known: Mapping[str, Bounds], estimate: CostEstimate) -> dict[str, Bounds]:
+        """P99s as medians times ratios measured on the device; without measurements, those of the estimate."""
         found: dict[str, Bounds] = {}
-        for name, median in MEDIAN_OF_TAIL.items():
+        for name, median in TAILS.items():
             if median not in known:
+                continue
+            if not self._learnt.knows(name):
+                own = estimate.metrics[name]
+                factor = value_of(known[median]) / estimate.metrics[median].value
+                found[name] = tuple(None if end is None else factor * end for end in (own.value, own.low, own.high))
                 continue
             ratio = self._learnt.corrected(name, (1.0, None, None))
             own, usual = spread_of(ratio), spread_of(known[median])
@@ -245,12 +272,18 @@ class SheetTarget(Benched):
         return (watts, watts * math.exp(-half), watts * math.exp(half))
 
     def spreads(self, designs: Sequence[Design]) -> Mapping[str, float]:
-        """Largest standard deviation over the designs, by metric; metrics without an interval are missing."""
+        """Largest standard deviation over the designs, by metric; metrics without an interval are missing.
+
+        An interval that is longer above its value counts as wider, so that at the usual confidence of 90 % a limit
+        tightened by it holds with that probability.
+        """
         found: dict[str, float] = {}
         for design in designs:
             for metric, bounds in self.predict(design).items():
                 spread = spread_of(bounds)
                 if spread:
+                    value, low, high = (each or value_of(bounds) for each in bounds)
+                    spread += max(0.0, 0.5 * math.log(low * high) - math.log(value)) / Z80
                     found[metric] = max(found.get(metric, 0.0), spread)
         return found
 
@@ -292,7 +325,8 @@ class SheetTarget(Benched):
     def _forget(self) -> None:
         """Clears cached predictions before the device changes."""
         self._learnt, self._scale, self._estimates = Learnt({}), None, {}
-        self.__dict__.pop("_joules", None)
+        for name in ("_joules", "_step_share"):
+            self.__dict__.pop(name, None)
 
     def _row(self, number: int, design: Design, values: Mapping[str, float]) -> MeasuredRow:
         asked = self._pricer.request(design)
@@ -342,7 +376,7 @@ def _tail_pairs(known: Sequence[tuple[Design, Mapping[str, float]]]) -> dict[str
     """Measured tails and the medians measured with them."""
     return {
         name: [((values[median], None, None), values[name]) for _, values in known if name in values]
-        for name, median in MEDIAN_OF_TAIL.items()
+        for name, median in TAILS.items()
     }
 
 

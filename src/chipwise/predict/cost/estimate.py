@@ -50,6 +50,7 @@ def estimate(
     rates = throughput(ttft_s, tpot_s, 1 if images else workload.new_tokens, workload.batch).tolist()
     if not images:
         metrics["decode_tokens_per_s"] = per_second(step)
+        metrics |= {"itl_p50": step, "itl_p99": metrics["tpot_p99"]}  # one request: a gap is a step
     metrics["throughput"] = Predicted(value=rates[0], low=rates[1], high=rates[2])
     if images:
         metrics[f"{design.arch.reads}_s"] = Predicted(value=1 / rates[0], low=1 / rates[2], high=1 / rates[1])

@@ -136,7 +136,7 @@ def gains_of(
 
 
 def _values(cost: CostEstimate) -> dict[str, float]:
-    left = ("p99", "put_tokens", "decode_tokens_per_s")  # the last is equivalent to TPOT
+    left = ("p99", "put_tokens", "decode_tokens_per_s", "itl_p50")  # the last two follow TPOT
     found = {name: value.value for name, value in cost.metrics.items() if not name.endswith(left)}
     return {"ttft_p50": cost.ttft_s, "tpot_p50": cost.tpot_s} | found | {"peak_memory": cost.peak_memory_bytes}
 

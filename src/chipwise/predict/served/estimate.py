@@ -21,6 +21,8 @@ from chipwise.predict.served.served_energy import served_power
 from chipwise.predict.served.setting import Setting
 from chipwise.predict.served.shortage import shortages
 from chipwise.predict.served.steps import PassTimes, class_of
+from chipwise.predict.served.tails import kind_of, with_tails
+from chipwise.predict.served.tails import said as tails_said
 from chipwise.predict.served.towers import SOUND, place_of
 
 WORTH_NOTING = 0.01  # share of a pass from which misalignment is noted
@@ -166,6 +168,7 @@ def estimate_of(cost: GroupCost, i: int, energy: Energies | Unsupported | None =
     if group.generates:
         metrics["tpot_p50"] = Predicted.around(float(cost.tpot_s[i]), float(cost.log_halfwidth[i]))
         metrics["decode_tokens_per_s"] = per_second(metrics["tpot_p50"])
+        metrics["itl_p50"] = Predicted.around(float(cost.step_s[i]), float(cost.log_halfwidth[i]))
     metrics["throughput"] = Predicted.around(tokens_per_s, request_halfwidth)
     each = setting.arch.reads
     if each != "token":
@@ -173,6 +176,15 @@ def estimate_of(cost: GroupCost, i: int, energy: Energies | Unsupported | None =
     if (sound_s := setting.arch.sound_s) is not None:
         written_s = float(cost.tpot_s[i]) * int(group.new_tokens[i]) if group.generates else 0.0
         metrics["rtf"] = Predicted.around((float(cost.prefill_s[i]) + written_s) / sound_s, request_halfwidth)
+    kind = kind_of(setting.runtime, device, int(group.in_flight[i]))
+    metrics |= with_tails(
+        metrics,
+        kind,
+        prompt_tokens=int(group.prompt_tokens[i]),
+        new_tokens=int(group.new_tokens[i]),
+        batch=int(group.in_flight[i]) // setting.plan.dp,
+        halfwidth=float(cost.log_halfwidth[i]),
+    )
     notes = []
     try:
         metrics[f"joules_per_{each}"] = energy_j_per_token(cost, i, energies([cost])[0] if energy is None else energy)
@@ -197,6 +209,7 @@ def estimate_of(cost: GroupCost, i: int, energy: Energies | Unsupported | None =
         *misaligned(prefill, decode),
         *_positions(group, i),
         *_idle(group, i),
+        tails_said(kind, setting.runtime.title),
         *_widened(setting, device),
     ]
     step_s = {"prefill": cost.prefill_s[i], "decode": cost.step_s[i]}

@@ -33,6 +33,9 @@ WAITING = (0.2, 0.5)  # shares of a token's time spent waiting that separate the
 DENSE = ("dense, hardly waiting", "dense, waiting", "dense, mostly waiting")
 MIXTURES = ("mixture", "mixture, widened weights")
 SITUATIONS: tuple[Situation, ...] = ("seen", "sibling", "unseen")
+UNCHECKED_PROMPT = 0.35
+"""Least log half-width of prefill if it was not validated: nine of ten mean TTFTs of runs under load are within 0.21 on
+H100 (``chipwise validate load``), and other devices are less certain."""
 KERNELS = "kernels"  # key for half-widths from the kernels
 SERVED = {
     "h100-sxm": "hopper",

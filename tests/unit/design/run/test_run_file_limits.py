@@ -67,5 +67,5 @@ def test_limits_on_other_devices_are_on_metrics_of_their_own() -> None:
 
 
 def test_a_limit_that_a_data_sheet_cannot_answer_is_refused() -> None:
-    with pytest.raises(SpecError, match=r"targets\[0\].constraints.tpot_p99: no sheet predicts it"):
-        run_spec({**PLAIN, "targets": [{"device": "l4", "constraints": {"tpot_p99": "<= 1 s"}}]}, file="toy.yaml")
+    with pytest.raises(SpecError, match=r"targets\[0\].constraints.tpot_sustained: no sheet predicts it"):
+        run_spec({**PLAIN, "targets": [{"device": "l4", "constraints": {"tpot_sustained": "<= 1 s"}}]}, file="toy.yaml")

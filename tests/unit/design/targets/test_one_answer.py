@@ -1,0 +1,48 @@
+"""Estimate, explain, search and plan state the same P99s, gaps between tokens and prices for the same question."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from chipwise import api
+from chipwise.design.run.spec import run_spec
+from chipwise.design.targets.sheet import sheet_target
+from chipwise.model.space.search_space import SearchSpace
+
+
+@pytest.mark.parametrize(("device", "batch"), [("h100-sxm", 16), ("raspberry-pi-5", 1)])
+def test_estimate_explain_and_search_state_the_same(device: str, batch: int) -> None:
+    """P99s, gaps between tokens and price of the same design for the same requests."""
+    spec = run_spec(
+        {
+            "name": "toy",
+            "workload": {"prompt_tokens": 64, "new_tokens": 32, "batch": batch},
+            "target": {"device": device},
+            "constraints": {"tpot_p99": "<= 1 s"},
+            "space": {
+                "d_model": [64], "depth": [2], "vocab_size": [512], "head_size": [32], "weights": ["fp32", "int8"],
+                "layer": {"heads": [2], "kv_heads": [2], "ffn": ["swiglu"], "ffn_width": [64, 256]}, "max_tokens": 128,
+            },
+            "data": {"source": "files", "paths": ["x.txt"]},
+        },
+        file="toy.yaml",
+    )  # fmt: skip
+    space = SearchSpace(spec.space)
+    target = sheet_target(spec, space)
+    row = space.sample(1, np.random.default_rng(0))
+    design = space.design(row[0])
+    asked = target._pricer.request(design)
+    sizes = {"device": device, "runtime": asked.deployment.runtime, "weights": asked.deployment.weights}
+    sizes |= {"prompt": 64, "new": 32, "batch": batch}
+    estimated = api.estimate(asked.model, **sizes)
+    explained = api.explain(asked.model, **sizes)
+    searched, by_row = target.predict(design), target.metrics(row)
+    for name in ("ttft_p99", "tpot_p99", "itl_p50", "itl_p99"):
+        found = estimated.metrics[name]
+        assert explained.estimate.metrics[name] == found
+        assert searched[name] == pytest.approx([found.value, found.low, found.high])
+        assert by_row[name][0] == pytest.approx(found.value, rel=0.03)
+    price = estimated.metrics.get("usd_per_1k_tokens")
+    assert explained.estimate.metrics.get("usd_per_1k_tokens") == price
+    assert (price is None) == ("usd_per_1k_tokens" not in searched)
