@@ -42,7 +42,8 @@ def main() -> None:
         [
             {
                 "subset": each.subset, "runs": each.rows, "mean_error": round(each.mape, 4),
-                "median_error": round(each.median, 4), "inside_90": None if each.inside is None else round(each.inside, 4),
+                "median_error": round(each.median, 4),
+                "inside_90": None if each.inside is None else round(each.inside, 4),
                 "constant_ratio_median_error": None if each.rival_median is None else round(each.rival_median, 4),
             }
             for each in answers

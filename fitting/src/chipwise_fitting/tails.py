@@ -158,7 +158,8 @@ def _processors(own: Path) -> Iterable[TailRun]:
 def _on_processor(path: Path, name: str, time: str, row: dict[str, str], median: str, p99: str, model: str) -> TailRun:
     return TailRun(
         row_id=f"{path.stem} {name} {time}", table="own benchmarks", kind="processor", time=time,
-        device=row["machine"].partition(",")[0], model=model, median_s=float(median), p99_s=max(float(p99), float(median)),
+        device=row["machine"].partition(",")[0], model=model, median_s=float(median),
+        p99_s=max(float(p99), float(median)),
     )  # fmt: skip
 
 
@@ -336,8 +337,8 @@ def fit(tables: Path, out: Path, *, progress: Callable[[str], None]) -> str:
     }
     write_output(out / "tails.json", json.dumps({"source": SOURCES, "laws": laws}, indent=1) + "\n")
     return "\n".join(
-        f"{kind}, {time}: P99 / P50 {math.exp(found.constants.get((kind, time), law.terms[0])):.2f} in {law.runs} runs, "
-        f"a factor of {math.exp(-law.below):.2f} down to {math.exp(law.above):.2f} up"
+        f"{kind}, {time}: P99 / P50 {math.exp(found.constants.get((kind, time), law.terms[0])):.2f} in {law.runs} "
+        f"runs, a factor of {math.exp(-law.below):.2f} down to {math.exp(law.above):.2f} up"
         for kind, by_time in found.laws.items()
         for time, law in by_time.items()
     )

@@ -50,7 +50,16 @@ METRICS: dict[str, str] = {  # costs: name -> kind of unit; a task's own metric 
 }
 POWER_METRICS = ("power", "joules_per_token")
 SPENDING = (*POWER_METRICS, "usd_per_1k_tokens")
-PER_TOKEN = ("tpot_p50", "tpot_p99", "itl_p50", "itl_p99", "tpot_sustained", "throughput", "joules_per_token", "usd_per_1k_tokens")
+PER_TOKEN = (
+    "tpot_p50",
+    "tpot_p99",
+    "itl_p50",
+    "itl_p99",
+    "tpot_sustained",
+    "throughput",
+    "joules_per_token",
+    "usd_per_1k_tokens",
+)
 TIMED = frozenset({"ttft_p50", "ttft_p99", *PER_TOKEN[:5], "throughput", *DERIVED, *SPENDING})
 """Metrics whose measurement other processes on the machine disturb."""
 MEASURED_METRICS = frozenset({"ttft_p50", "ttft_p99", "tpot_p50", "tpot_p99", "peak_memory"})
