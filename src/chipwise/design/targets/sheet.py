@@ -248,9 +248,9 @@ class SheetTarget(Benched):
             if median not in known:
                 continue
             if not self._learnt.knows(name):
-                own = estimate.metrics[name]
+                there = estimate.metrics[name]
                 factor = value_of(known[median]) / estimate.metrics[median].value
-                found[name] = tuple(None if end is None else factor * end for end in (own.value, own.low, own.high))
+                found[name] = tuple(None if end is None else factor * end for end in (there.value, there.low, there.high))
                 continue
             ratio = self._learnt.corrected(name, (1.0, None, None))
             own, usual = spread_of(ratio), spread_of(known[median])
