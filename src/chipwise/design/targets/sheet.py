@@ -250,7 +250,9 @@ class SheetTarget(Benched):
             if not self._learnt.knows(name):
                 there = estimate.metrics[name]
                 factor = value_of(known[median]) / estimate.metrics[median].value
-                found[name] = tuple(None if end is None else factor * end for end in (there.value, there.low, there.high))
+                found[name] = tuple(
+                    None if end is None else factor * end for end in (there.value, there.low, there.high)
+                )
                 continue
             ratio = self._learnt.corrected(name, (1.0, None, None))
             own, usual = spread_of(ratio), spread_of(known[median])
