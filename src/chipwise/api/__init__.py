@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from chipwise.api.cost_models import calibrate, learn
     from chipwise.api.explanations import explain, sensitivity
     from chipwise.api.measuring import export, import_measurements, kit, measure, measure_parts, quantize, teach
+    from chipwise.api.own_modules import search_module
     from chipwise.api.predictions import (
         EstimateTable,
         candidates,
@@ -101,6 +102,7 @@ __all__ = [
     "resolve",
     "runtimes",
     "search",
+    "search_module",
     "sensitivity",
     "shrink",
     "simulate",

@@ -17,8 +17,12 @@ COMPANIONS = {"smoke-task": ("smoke-task.csv",)}  # files that a run file reads;
 
 
 def kinds() -> list[str]:
-    """The names of the bundled run files."""
-    return sorted(path.stem for path in EXAMPLES.glob("*.yaml"))
+    """The names of the bundled run files and modules."""
+    return sorted(path.stem for suffix in (".yaml", ".py") for path in EXAMPLES.glob(f"*{suffix}"))
+
+
+def _example(name: str) -> Path:
+    return next(path for suffix in (".yaml", ".py") if (path := EXAMPLES / f"{name}{suffix}").exists())
 
 
 def command(
@@ -38,11 +42,12 @@ def command(
             table.add(name, _purpose(name))
         print_table(table)
         return
-    name = kind.removesuffix(".yaml")
+    name = kind.removesuffix(".yaml").removesuffix(".py")
     if name not in kinds():
         raise UnknownName("kind of run file", kind, kinds(), listed_by="chipwise init --list")
-    target = out or Path(f"{name}.yaml")
-    copies = [(EXAMPLES / f"{name}.yaml", target)]
+    example = _example(name)
+    target = out or Path(example.name)
+    copies = [(example, target)]
     copies += [(EXAMPLES / item, target.parent / item) for item in COMPANIONS.get(name, ())]
     if not target.parent.is_dir():
         raise InputError(f"{target.parent}: there is no such folder")
@@ -51,14 +56,18 @@ def command(
             raise InputError(f"{file} exists; choose another file with --out")
     for source, file in copies:
         text = source.read_text(encoding="utf-8")
-        write_output(file, text.replace(f"{name}.yaml", target.name) if source.suffix == ".yaml" else text)
+        write_output(file, text.replace(example.name, target.name) if source == example else text)
         notices.print(f"wrote {file}", highlight=False)
     verb = "agent" if name == "agent" else "search"
-    notices.print(f"next: chipwise {verb} {target}", highlight=False)
+    given = f'--model {target} --latency "<= 60 us"' if example.suffix == ".py" else target
+    notices.print(f"next: chipwise {verb} {given}", highlight=False)
 
 
 def _purpose(name: str) -> str:
-    """The first sentence of a run file's comment."""
-    lines = (EXAMPLES / f"{name}.yaml").read_text(encoding="utf-8").split("\n#\n")[0].splitlines()
+    """The first sentence of an example's comment."""
+    example = _example(name)
+    if example.suffix == ".py":
+        return example.read_text(encoding="utf-8").split('"""')[1].split(":")[0]
+    lines = example.read_text(encoding="utf-8").split("\n#\n")[0].splitlines()
     comment = " ".join(line.removeprefix("#").strip() for line in lines if line.startswith("#"))
     return comment.split(". ")[0].split(": a tiny")[0].rstrip(".")

@@ -14,11 +14,24 @@ import typer
 from chipwise import api
 from chipwise.api import answers
 from chipwise.cli import show
-from chipwise.cli.output import json_of
+from chipwise.cli.output import json_of, print_table, put, refuse, say
+from chipwise.core import units
+from chipwise.core.layout import Column, Table
 
 
 def command(
-    spec: Annotated[Path, typer.Argument(help="A run file (YAML); `chipwise init` writes one.")],
+    context: typer.Context,
+    spec: Annotated[Path | None, typer.Argument(help="A run file (YAML); `chipwise init` writes one.")] = None,
+    model: Annotated[
+        Path | None,
+        typer.Option(help="Instead of a run file: a Python file whose networks are searched; `chipwise init convnet`."),
+    ] = None,
+    latency: Annotated[str | None, typer.Option(help="With --model: limit on a pass here, such as '<= 60 us'.")] = None,
+    parameters: Annotated[
+        str | None, typer.Option(help="With --model: limit on the parameters, such as '<= 100k'.")
+    ] = None,
+    cpu: Annotated[str, typer.Option(help="With --model: CPU time for everything.")] = "10 min",
+    seed: Annotated[int, typer.Option(help="With --model: random seed.", min=0)] = 0,
     out: Annotated[Path | None, typer.Option(help="Folder of the run. Default: runs/<name>.")] = None,
     resume: Annotated[
         bool, typer.Option("--resume", help="Continue the folder's run; limits, budget and seed may have changed.")
@@ -70,9 +83,38 @@ def command(
     limit is {limit: <= 0.2 ms, penalty: 10 %}: at twice the limit, bits per byte count as 10 % more.
 
     Commented examples: chipwise init --list
+
+    Networks of your own, such as convolutional ones: a Python file lists choices, builds and trains. The search goes on
+    if it was stopped.
+
+    \b
+      chipwise init convnet && chipwise search --model convnet.py --latency "<= 60 us" --cpu "5 min"
     """
     if resume and restart:
         raise typer.BadParameter("choose one of --resume and --restart")
+    if model is not None and spec is not None:
+        raise typer.BadParameter("give a run file, or --model and a Python file")
+    if model is not None:
+        refuse(
+            context,
+            "resume",
+            "restart",
+            "train_on",
+            "storage",
+            why="has no effect with --model",
+        )
+        _own_module(model, latency, parameters, cpu, out, workers or 1, seed, as_json)
+        return
+    if spec is None:
+        raise typer.BadParameter("give a run file, or --model and a Python file")
+    refuse(
+        context,
+        "latency",
+        "parameters",
+        "cpu",
+        "seed",
+        why="needs --model; a run file states it itself",
+    )
     stop = _Stop()
     stop.listen()
     try:
@@ -98,6 +140,51 @@ def command(
     else:
         show.result(record, folder)
     raise typer.Exit(show.ending(record))
+
+
+def _own_module(
+    model: Path,
+    latency: str | None,
+    parameters: str | None,
+    cpu: str,
+    out: Path | None,
+    workers: int,
+    seed: int,
+    as_json: bool,
+) -> None:
+    try:
+        with show.bar("search", quiet=as_json) as advance:
+            found = api.search_module(
+                model,
+                latency=latency,
+                parameters=parameters,
+                cpu=cpu,
+                out=out,
+                workers=workers,
+                seed=seed,
+                on_progress=lambda phase, done, wanted: advance(phase, done / wanted),
+            )
+    except KeyboardInterrupt:
+        print("stopped; finished trainings are kept, the same command continues", file=sys.stderr)
+        raise typer.Exit(130) from None
+    if as_json:
+        json_of(found)
+        return
+    table = Table(title=model.stem, columns=[Column(), Column(head="predicted", right=True), Column(head="measured")])
+    for name, kind, title in (("ttft_p50", "time", "time of a pass, P50"), ("parameters", "count", "parameters")):
+        cost = found.promised[name]
+        table.add(title, units.interval(cost.value, cost.low, cost.high, kind), units.show(found.measured[name], kind))
+    table.add("time of a pass, P99", "", units.show(found.measured["ttft_p99"], "time"))
+    table.add("validation loss", "", units.number(found.loss))
+    if found.test is not None:
+        table.add("test", "", units.number(found.test))
+    print_table(table)
+    say(", ".join(f"{name}: {value}" for name, value in found.choices.items()))
+    say(
+        f"{found.priced} networks timed, {found.trained} trained for {found.short_s:.0f} CPU-s, the winner for "
+        f"{found.final_s:.0f} CPU-s; times are of one thread in ONNX Runtime, by its processor time"
+    )
+    put(f"winner: {found.folder}")
 
 
 class _Stop:

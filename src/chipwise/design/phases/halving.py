@@ -12,7 +12,7 @@ References:
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import NormalDist
 from typing import Protocol
@@ -91,10 +91,17 @@ def plan_finals(allowance: Allowance, training: float) -> tuple[Rung, ...]:
     return (Rung(budget=allowance.final, count=int(training / allowance.final)),)
 
 
-def plan_alone(allowance: Allowance, training: float, *, slope: float) -> tuple[Rung, ...]:
+def plan_alone(
+    allowance: Allowance,
+    training: float,
+    *,
+    slope: float,
+    spread: float = SPREAD,
+    agreement: Mapping[int, float] = AGREEMENT,
+) -> tuple[Rung, ...]:
     """First trainings that choose one design, and its training, which gets the rest of ``training``.
 
-    More first trainings find a better design (the best of n lies ``SPREAD`` times the agreement of short and final
+    More first trainings find a better design (the best of n lies ``spread`` times the agreement of short and final
     losses times the expected maximum of n below their mean), and leave less for its training. The plan has as many, and
     as long ones, as gain most; none if longer training gains more.
 
@@ -102,6 +109,8 @@ def plan_alone(allowance: Allowance, training: float, *, slope: float) -> tuple[
         allowance: The budget of trainings.
         training: What is left of it.
         slope: Fall of the ln loss when the final training is twice as long.
+        spread: Standard deviation of the ln of final losses of the designs that are trained first.
+        agreement: By divisor of a full training: correlation of the ln loss then and at the end.
 
     Raises:
         SpecError: Too little is left for the final training.
@@ -113,13 +122,13 @@ def plan_alone(allowance: Allowance, training: float, *, slope: float) -> tuple[
         raise _too_little(allowance, training, after, needs)
     best: float = 0.0
     plan: tuple[Rung, ...] = (Rung(budget=training, count=1),)
-    for parts, agreement in AGREEMENT.items():
+    for parts, correlation in agreement.items():
         for count in range(2, MOST_FIRST + 1):
             each = training / (parts + count)
             rest = training - (count - 1) * each  # the chosen one continues its own first training
             if each < allowance.shortest or rest < ETA * each or rest < least:
                 continue
-            found = SPREAD * agreement * NormalDist().inv_cdf((count - 0.375) / (count + 0.25))
+            found = spread * correlation * NormalDist().inv_cdf((count - 0.375) / (count + 0.25))
             gain = found + slope * math.log2(rest / training)
             if gain > best:
                 best, plan = gain, (Rung(budget=each, count=count), Rung(budget=rest, count=1))

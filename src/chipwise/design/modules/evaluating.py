@@ -1,0 +1,110 @@
+"""Prices and trains one network of a user's module. Worker processes import these functions."""
+
+from __future__ import annotations
+
+import math
+import time
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from chipwise.deploy.graphs.modules import export_module
+from chipwise.deploy.runtimes.onnx_session import open_file, whole_graph_options
+from chipwise.design.modules.user_module import UserModule, read_module
+from chipwise.design.strategies.executors import Outcome
+from chipwise.design.strategies.strategy import Rows
+from chipwise.errors import InputError, TrainingDiverged
+
+if TYPE_CHECKING:
+    from torch import nn
+
+WARM_UP, LEAST_RUNS, LEAST_S = 5, 30, 0.15
+
+
+@dataclass(frozen=True, slots=True)
+class Latency:
+    """Seconds of one pass in ONNX Runtime with one thread, by processor time, which does not count waiting."""
+
+    p50: float
+    p99: float
+
+
+def price_row(row: Rows, *, file: str, folder: str, seed: int) -> Outcome:
+    """Latency in seconds and number of parameters of an untrained network."""
+    user = _module(file)
+    module = _built(user, row, seed)
+    latency = latency_of(user, module, Path(folder) / f"{'-'.join(map(str, row))}.onnx", keep=False)
+    return Outcome(objectives=[latency.p50, float(parameters_of(module))])
+
+
+def train_row(row: Rows, *, file: str, cpu_s: float, seed: int) -> Outcome:
+    """Validation loss after a training of ``cpu_s`` CPU seconds."""
+    user = _module(file)
+    return Outcome(objectives=[_trained(user, _built(user, row, seed), cpu_s)])
+
+
+def finish_row(row: Rows, *, file: str, cpu_s: float, seed: int, folder: str) -> Outcome:
+    """Trains a network and writes its weights and graph; loss, P50 and P99, parameters, and the user's test if any."""
+    from safetensors.torch import save_file
+
+    user = _module(file)
+    module = _built(user, row, seed)
+    loss = _trained(user, module, cpu_s)
+    module.eval()
+    score = [] if user.test is None else [float(user.test(module))]
+    save_file({name: value.contiguous().clone() for name, value in module.state_dict().items()},
+              Path(folder) / "model.safetensors")  # fmt: skip
+    latency = latency_of(user, module, Path(folder) / "model.onnx", keep=True)
+    return Outcome(objectives=[loss, latency.p50, latency.p99, float(parameters_of(module)), *score])
+
+
+def latency_of(user: UserModule, module: nn.Module, path: Path, *, keep: bool) -> Latency:
+    """Exports the network and times it."""
+    examples = user.inputs()
+    export_module(module, examples, path)
+    try:
+        session = open_file(path, whole_graph_options(1))
+    finally:
+        if not keep:
+            path.unlink(missing_ok=True)
+    feed = {item.name: example.numpy() for item, example in zip(session.get_inputs(), examples, strict=True)}
+    for _ in range(WARM_UP):
+        session.run(None, feed)
+    seconds: list[float] = []
+    begun = time.monotonic()
+    while len(seconds) < LEAST_RUNS or time.monotonic() - begun < LEAST_S:
+        before = time.thread_time()
+        session.run(None, feed)
+        seconds.append(time.thread_time() - before)
+    return Latency(float(np.median(seconds)), float(np.quantile(seconds, 0.99)))
+
+
+def parameters_of(module: nn.Module) -> int:
+    """Number of parameters, without buffers."""
+    return sum(parameter.numel() for parameter in module.parameters())
+
+
+@lru_cache(maxsize=4)
+def _module(file: str) -> UserModule:
+    return read_module(file)
+
+
+def _built(user: UserModule, row: Rows, seed: int) -> nn.Module:
+    import torch
+
+    torch.set_num_threads(1)
+    torch.manual_seed(seed)
+    module = user.build(user.chosen(row))
+    if not isinstance(module, torch.nn.Module):
+        raise InputError(f"build returned {type(module).__name__}, not a torch.nn.Module")
+    return module
+
+
+def _trained(user: UserModule, module: nn.Module, cpu_s: float) -> float:
+    loss = float(user.train(module, cpu_s))
+    if not math.isfinite(loss):
+        raise TrainingDiverged(f"train returned a loss of {loss}")
+    return loss

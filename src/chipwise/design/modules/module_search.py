@@ -1,0 +1,368 @@
+"""The search over a user's module: price, train briefly, train the best for the rest, measure, all resumable.
+
+1. Networks drawn from the space are exported and timed; a Gaussian process on the choices predicts latency and size of
+   the others. A space of few networks is priced whole.
+2. Some networks within the predicted limits are trained briefly, each chosen by the strategy from the losses before.
+3. The best that keeps the limits when it is measured is trained for all that is left of the CPU budget.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+
+from chipwise.core.arrays import Float64Array
+from chipwise.core.digest import plain
+from chipwise.core.fields import build
+from chipwise.core.files import read_mapping, write_json
+from chipwise.core.record import Record
+from chipwise.core.statistics import Z90
+from chipwise.design.limits import Constraint, relative_excess
+from chipwise.design.modules.evaluating import finish_row, price_row, train_row
+from chipwise.design.modules.user_module import Choice, UserModule, read_module
+from chipwise.design.phases.halving import plan_alone
+from chipwise.design.run.budget_spec import Allowance
+from chipwise.design.run.ledger import Ledger
+from chipwise.design.strategies.executors import Evaluate, Processes
+from chipwise.design.strategies.gaussian_process import GaussianProcess
+from chipwise.design.strategies.optimise import SearchResult, optimise, study_of
+from chipwise.design.strategies.strategy import Goal, Limit, Problem, Rows
+from chipwise.errors import Infeasible, InputError, StudyError, WorkerError
+from chipwise.training.laws.scaling import START
+
+SCHEMA = "chipwise.module_search/1"
+COSTS = ("ttft_p50", "parameters")  # of a pass of the exported network; the names of limits
+PRICED, PRICED_WHOLE = 48, 96  # networks that are timed; largest space that is timed whole
+SPREAD = 0.1  # standard deviation of the ln of final losses of networks of a space
+AGREEMENT = {9: 0.6, 27: 0.4}  # by divisor of a full training: correlation of ln loss then and at the end
+OVERHEAD = 1.1  # CPU time of a training with building, loading data and validation, per second of training
+MEASURED = 4  # best networks that are measured before one is trained to the end
+HANGS_AFTER_S, SLOWEST = 120.0, 20.0  # of a training: seconds, and multiples of its CPU budget
+POOL = 4_096  # networks of the space whose costs show whether any keeps the limits
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cost:
+    """A predicted cost with its 90 % interval."""
+
+    value: float
+    low: float
+    high: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModuleResult:
+    """The winner of a search over a user's module, and what the search cost.
+
+    Attributes:
+        choices: Its choices.
+        loss: Validation loss after its long training.
+        test: What the module's ``test`` returned.
+        promised: Costs as predicted before it was trained.
+        measured: ``ttft_p50`` and ``ttft_p99`` of a pass in seconds (one thread, processor time), ``parameters``.
+        priced: Networks that were timed.
+        trained: Networks that were trained briefly, for ``short_s`` CPU seconds each.
+        final_s: CPU seconds of the winner's training.
+        failed: Trainings that failed.
+        spent_s: CPU seconds by phase.
+        folder: Where the winner's graph and weights are.
+    """
+
+    choices: dict[str, Choice]
+    loss: float
+    test: float | None
+    promised: dict[str, Cost]
+    measured: dict[str, float]
+    priced: int
+    trained: int
+    failed: int
+    short_s: float
+    final_s: float
+    spent_s: dict[str, float]
+    folder: str
+
+
+Tell = Callable[[str, int, int], None]  # phase, done, wanted
+
+
+class ModuleSearch:
+    """One search.
+
+    Args:
+        file: The user's module.
+        limits: Limits on ``ttft_p50`` (the time of one pass) and ``parameters``.
+        cpu_s: CPU seconds for everything.
+        folder: The run's folder; a run in it goes on.
+        workers: Parallel trainings.
+        seed: Random seed.
+        strategy: A name from ``chipwise strategies``.
+        tell: Called with the phase, and the numbers of finished and requested evaluations.
+    """
+
+    def __init__(
+        self,
+        file: Path,
+        limits: Sequence[Constraint],
+        *,
+        cpu_s: float,
+        folder: Path,
+        workers: int = 1,
+        seed: int = 0,
+        strategy: str = "auto",
+        tell: Tell = lambda phase, done, wanted: None,
+    ) -> None:
+        self.user: UserModule = read_module(file)
+        self._limits, self._cpu_s, self._folder, self._workers = tuple(limits), cpu_s, folder, workers
+        self._seed, self._strategy, self._tell = seed, strategy, tell
+        self._cards, self._kinds = self.user.cardinalities, tuple(self.user.choices)
+        folder.mkdir(parents=True, exist_ok=True)
+        self._check_same()
+        self._ledger = Ledger({}, file=folder / "spent.json")
+        self._storage = folder / "study.journal"
+
+    def run(self) -> ModuleResult:
+        """Runs the search, or what is left of it.
+
+        Raises:
+            InputError: The module cannot be used, or the budget is too small.
+            Infeasible: No network keeps the limits, or every training failed.
+        """
+        known = self._folder / "result.json"
+        if known.exists():
+            return build(ModuleResult, read_mapping(known), file=str(known))
+        self._ledger.begin("pricing")
+        self._predictor = self._priced()
+        plan = self._plan()
+        self._ledger.begin("short trainings")
+        trained = self._trained(plan[0][0], plan[0][1]) if len(plan) > 1 else None
+        self._ledger.begin("measuring")
+        row = self._best(trained)
+        self._ledger.begin("long training")
+        return self._finished(row, trained, short_s=plan[0][0] if trained else 0.0)
+
+    def _check_same(self) -> None:
+        """Writes what the run is about, or compares it with what the folder's run is about."""
+        about = {
+            "schema": SCHEMA,
+            "choices": {name: list(values) for name, values in self.user.choices.items()},
+            "limits": [f"{item.metric} {item.text}" for item in self._limits],
+            "cpu_s": self._cpu_s,
+            "seed": self._seed,
+            "strategy": self._strategy,
+        }
+        known = self._folder / "search.json"
+        if known.exists():
+            before = read_mapping(known)
+            differ = [name for name, value in about.items() if before.get(name) != value]
+            if differ:
+                raise StudyError(f"{self._folder}: its search has other {', '.join(differ)}; choose another --out")
+        write_json(known, about)
+
+    def _evaluated(
+        self, problem: Problem, evaluate: Evaluate, count: int, *, name: str, strategy: str, timeout_s: float
+    ) -> SearchResult:
+        found = optimise(
+            problem,
+            evaluate,
+            evaluations=count,
+            strategy=strategy,
+            seed=self._seed,
+            workers=self._workers,
+            storage=self._storage,
+            name=name,
+            batch=max(1, 2 * self._workers),
+            timeout_s=timeout_s,
+            on_progress=lambda done, wanted: self._tell(name, done, wanted),
+        )
+        self._ledger.save()
+        if not len(found.rows):
+            reasons = [trial.notes.get("reason") for trial in study_of(problem, self._storage, name=name).trials()]
+            first = next((str(reason) for reason in reasons if reason), "no reason was recorded")
+            raise Infeasible(f"{self.user.file.name}: every network failed ({name}): {first}")
+        return found
+
+    def _priced(self) -> CostPredictor:
+        """Times a sample of the space, or all of it."""
+        size = float(np.prod(self._cards.astype(float)))
+        problem = Problem(cardinalities=self._cards, kinds=self._kinds, goals=tuple(Goal(name=name) for name in COSTS))
+        evaluate = partial(price_row, file=str(self.user.file), folder=str(self._folder), seed=self._seed)
+        count = int(size) if size <= PRICED_WHOLE else PRICED
+        found = self._evaluated(problem, evaluate, count, name="pricing", strategy="random", timeout_s=HANGS_AFTER_S)
+        return CostPredictor(self.user, found.rows, found.objectives)
+
+    def _plan(self) -> list[tuple[float, int]]:
+        """CPU seconds and number of the short trainings (if any), and of the long one."""
+        known = self._folder / "plan.json"
+        if known.exists():
+            return [(float(cpu_s), int(count)) for cpu_s, count in Record(read_mapping(known)).sequence("plan", list)]
+        left = (self._cpu_s - self._ledger.total_s) / OVERHEAD
+        allowance = Allowance(unit="cpu", total=self._cpu_s, final=self._cpu_s / 2, whole=True, alone=True)
+        if left <= 0:
+            raise InputError(f"pricing took {self._ledger.total_s:.0f} of {self._cpu_s:.0f} CPU seconds; raise --cpu")
+        rungs = plan_alone(allowance, left, slope=START.slope, spread=SPREAD, agreement=AGREEMENT)
+        plan = [(rung.budget, rung.count) for rung in rungs]
+        write_json(known, {"plan": plan})
+        return plan
+
+    def _trained(self, cpu_s: float, count: int) -> SearchResult:
+        rng = np.random.default_rng(self._seed)
+        drawn = (rng.random((POOL, len(self._cards))) * self._cards).astype(np.int64)
+        if not (self._excess(drawn) <= 0).all(axis=1).any():
+            raise Infeasible(self._closest(drawn))
+        problem = Problem(
+            cardinalities=self._cards,
+            kinds=self._kinds,
+            goals=(Goal(name="loss"),),
+            limits=tuple(Limit(name=item.metric, free=True) for item in self._limits),
+            free=lambda rows: (np.zeros((len(rows), 0)), self._excess(rows)),
+        )
+        evaluate = partial(train_row, file=str(self.user.file), cpu_s=cpu_s, seed=self._seed)
+        hangs_s = HANGS_AFTER_S + SLOWEST * cpu_s
+        name = "short trainings"
+        return self._evaluated(problem, evaluate, count, name=name, strategy=self._strategy, timeout_s=hangs_s)
+
+    def _excess(self, rows: Rows) -> Float64Array:
+        """Predicted violations of the limits, (n, k)."""
+        costs = self._predictor.costs(rows)
+        return np.column_stack([relative_excess(item, costs[item.metric]) for item in self._limits])
+
+    def _closest(self, rows: Rows) -> str:
+        excess = self._excess(rows)
+        best = int(excess.max(axis=1).argmin())
+        item = self._limits[int(excess[best].argmax())]
+        value = self._predictor.costs(rows[best : best + 1])[item.metric][0]
+        return (
+            f"no network of {self.user.file.name} is expected to keep {item.metric} {item.text}; the closest of "
+            f"{len(rows):,} has {item.show(float(value))}: {self.user.chosen(rows[best])}"
+        )
+
+    def _best(self, trained: SearchResult | None) -> Rows:
+        """The network with the lowest loss among those that keep the limits when they are measured."""
+        known = self._folder / "winner.json"
+        if known.exists():
+            return np.array(Record(read_mapping(known)).sequence("row", int), np.int64)
+        rows = self._ranked(trained)[:MEASURED]
+        evaluate = partial(price_row, file=str(self.user.file), folder=str(self._folder), seed=self._seed)
+        over: list[float] = []
+        for row in rows:
+            costs = dict(zip(COSTS, _alone(evaluate, row, HANGS_AFTER_S), strict=True))
+            over.append(max((item.excess(costs[item.metric]) for item in self._limits), default=0.0))
+            if over[-1] <= 0:
+                break
+        chosen = next((i for i, excess in enumerate(over) if excess <= 0), int(np.argmin(over)))
+        write_json(known, {"row": rows[chosen].tolist()})
+        return np.asarray(rows[chosen])
+
+    def _ranked(self, trained: SearchResult | None) -> Rows:
+        if trained is not None:
+            kept = np.flatnonzero((trained.violations <= 0).all(axis=1))
+            kept = kept if len(kept) else np.arange(len(trained.rows))
+            return trained.rows[kept[np.argsort(trained.objectives[kept, 0], kind="stable")]]
+        rng = np.random.default_rng(self._seed)  # nothing was trained: the largest within the limits
+        drawn = (rng.random((POOL, len(self._cards))) * self._cards).astype(np.int64)
+        within = drawn[(self._excess(drawn) <= 0).all(axis=1)]
+        if not len(within):
+            raise Infeasible(self._closest(drawn))
+        return within[np.argsort(-self._predictor.costs(within)["ttft_p50"], kind="stable")]
+
+    def _finished(self, row: Rows, trained: SearchResult | None, *, short_s: float) -> ModuleResult:
+        folder = self._folder / "winner"
+        folder.mkdir(exist_ok=True)
+        left_s = max(1.0, (self._cpu_s - self._ledger.total_s) / OVERHEAD)
+        self._tell("long training", 0, 1)
+        promised = self._predictor.intervals(row)
+        write_json(folder / "promised.json", {name: [c.value, c.low, c.high] for name, c in promised.items()})
+        evaluate = partial(finish_row, file=str(self.user.file), cpu_s=left_s, seed=self._seed, folder=str(folder))
+        loss, p50, p99, parameters, *test = _alone(evaluate, row, HANGS_AFTER_S + SLOWEST * left_s)
+        self._tell("long training", 1, 1)
+        result = ModuleResult(
+            choices=self.user.chosen(row),
+            loss=loss,
+            test=test[0] if test else None,
+            promised=promised,
+            measured={"ttft_p50": p50, "ttft_p99": p99, "parameters": parameters},
+            priced=len(self._predictor.rows),
+            trained=0 if trained is None else len(trained.rows),
+            failed=0 if trained is None else trained.failed,
+            short_s=short_s,
+            final_s=left_s,
+            spent_s=dict(self._ledger.save()),
+            folder=str(folder),
+        )
+        write_json(self._folder / "result.json", plain(result))
+        return result
+
+
+class CostPredictor:
+    """Predicts latency and parameters of networks from their choices.
+
+    Args:
+        user: The user's module.
+        rows: Priced rows, (n, d).
+        values: Their latencies and parameters, (n, 2).
+    """
+
+    def __init__(self, user: UserModule, rows: Rows, values: Float64Array) -> None:
+        self.rows = rows
+        self._known = {row.tobytes(): value for row, value in zip(rows, values, strict=True)}
+        self._columns = [_encoded(choices) for choices in user.choices.values()]
+        groups = np.concatenate([np.full(table.shape[1], i) for i, table in enumerate(self._columns)])
+        Z = self._encode(rows)
+        logs = np.log(np.maximum(values, 1e-12))
+        self._processes = [GaussianProcess(groups).fit(Z, logs[:, i]) for i in range(len(COSTS))]
+
+    def _encode(self, rows: Rows) -> Float64Array:
+        return np.concatenate([table[rows[:, i]] for i, table in enumerate(self._columns)], axis=1)
+
+    def costs(self, rows: Rows) -> dict[str, Float64Array]:
+        """Predicted costs of rows (n, d), each (n,); measured ones where they are known."""
+        Z = self._encode(rows)
+        found = {name: np.exp(each.predict(Z)[0]) for name, each in zip(COSTS, self._processes, strict=True)}
+        for i, row in enumerate(rows):
+            if (known := self._known.get(row.tobytes())) is not None:
+                for name, value in zip(COSTS, known, strict=True):
+                    found[name][i] = value
+        return found
+
+    def intervals(self, row: Rows) -> dict[str, Cost]:
+        """Predicted costs of one row (d,), as if it had not been priced, with 90 % intervals."""
+        Z = self._encode(row[None])
+        found = {}
+        for name, process in zip(COSTS, self._processes, strict=True):
+            mean, std = (float(each[0]) for each in process.predict(Z))
+            wide = Z90 * math.hypot(std, math.sqrt(process.noise_variance))
+            found[name] = Cost(value=math.exp(mean), low=math.exp(mean - wide), high=math.exp(mean + wide))
+        return found
+
+
+def _encoded(values: Sequence[Choice]) -> Float64Array:
+    """Columns for each value of a choice, (n, c): rank and logarithm of numbers, else one for each value."""
+    numbers = [float(value) for value in values if isinstance(value, int | float) and not isinstance(value, bool)]
+    if len(numbers) < len(values) or len(values) < 2 or min(numbers) <= 0:
+        return np.eye(len(values))
+    logs = np.log(numbers)
+    ranks = np.argsort(np.argsort(logs)).astype(float)
+    return np.column_stack([2 * ranks / ranks.max() - 1, 2 * (logs - logs.min()) / np.ptp(logs) - 1])
+
+
+def _alone(evaluate: Evaluate, row: Rows, timeout_s: float) -> list[float]:
+    """Evaluates one row in a process of its own.
+
+    Raises:
+        WorkerError: The evaluation failed, died or hung.
+    """
+    pool = Processes(evaluate, 1, timeout_s=timeout_s)
+    try:
+        pool.submit(0, row)
+        while True:
+            for event in pool.poll(1.0):
+                if event.kind == "result":
+                    return list(event.data.objectives)
+                raise WorkerError("its process died" if event.died else str(event.data["message"]))
+    finally:
+        pool.close()

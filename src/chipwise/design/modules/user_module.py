@@ -1,0 +1,118 @@
+"""Reads a user's module: its choices, and the functions that build, train and test a network.
+
+::
+
+    CHOICES = {"width": [8, 16, 32], "kernel": [3, 5], "separable": [False, True]}
+
+
+    def inputs() -> tuple[torch.Tensor, ...]: ...  # an example of what the network receives
+    def build(choices) -> torch.nn.Module: ...  # one network of the space, with random weights
+    def train(module, cpu_s) -> float:
+        ...  # trains in place for about cpu_s CPU seconds; returns
+        # the loss on validation data
+
+
+    def test(module) -> float: ...  # optional: a result on data that train never reads
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+import traceback
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from chipwise.design.strategies.strategy import Rows
+from chipwise.errors import InputError
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+
+Choice = bool | int | float | str
+MOST_VALUES = 1_000  # of one choice
+
+
+@dataclass(frozen=True, kw_only=True)
+class UserModule:
+    """The names of a user's module that a search needs."""
+
+    file: Path
+    choices: Mapping[str, tuple[Choice, ...]]
+    inputs: Callable[[], tuple[Tensor, ...]]
+    build: Callable[[Mapping[str, Choice]], nn.Module]
+    train: Callable[[nn.Module, float], float]
+    test: Callable[[nn.Module], float] | None
+
+    @property
+    def cardinalities(self) -> Rows:
+        """Number of values of each choice, (d,)."""
+        return np.array([len(values) for values in self.choices.values()], np.int64)
+
+    def chosen(self, row: Rows) -> dict[str, Choice]:
+        """The choices of a row of indices (d,)."""
+        return {name: values[int(i)] for (name, values), i in zip(self.choices.items(), row, strict=True)}
+
+
+def read_module(file: str | Path) -> UserModule:
+    """Runs the Python file that the user named, and checks what it defines.
+
+    Raises:
+        InputError: The file does not run, or lacks a table of choices or a function.
+    """
+    path = Path(file).resolve()
+    held = _run(path)
+    return UserModule(
+        file=path,
+        choices=_choices(getattr(held, "CHOICES", None), path.name),
+        inputs=_function(held, "inputs()", path.name),
+        build=_function(held, "build(choices)", path.name),
+        train=_function(held, "train(module, cpu_s)", path.name),
+        test=_function(held, "test(module)", path.name) if hasattr(held, "test") else None,
+    )
+
+
+def _function(held: ModuleType, signature: str, name: str) -> Callable[..., Any]:
+    found = getattr(held, signature.partition("(")[0], None)
+    if not callable(found):
+        raise InputError(f"{name}: define {signature}; `chipwise init convnet` writes an example")
+    return found
+
+
+def _run(path: Path) -> ModuleType:
+    if not path.is_file():
+        raise InputError(f"{path}: there is no such file")
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    if spec is None or spec.loader is None:
+        raise InputError(f"{path}: not a Python file")
+    held = importlib.util.module_from_spec(spec)
+    if str(path.parent) not in sys.path:
+        sys.path.append(str(path.parent))  # for the modules next to it
+    try:
+        spec.loader.exec_module(held)
+    except Exception as error:
+        at = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(path)]
+        line = f":{at[-1]}" if at else ""
+        raise InputError(f"{path.name}{line}: {type(error).__name__}: {error}") from None
+    return held
+
+
+def _choices(table: object, name: str) -> dict[str, tuple[Choice, ...]]:
+    if not isinstance(table, Mapping) or not table:
+        raise InputError(f"{name}: define CHOICES, a table such as {{'width': [8, 16, 32], 'kernel': [3, 5]}}")
+    found = {}
+    for key, values in table.items():
+        where = f"{name}: CHOICES[{key!r}]"
+        if not isinstance(values, list | tuple) or not 1 <= len(values) <= MOST_VALUES:
+            raise InputError(f"{where} must list 1 to {MOST_VALUES:,} values, not {values!r:.60}")
+        if not all(isinstance(value, Choice) for value in values):
+            raise InputError(f"{where}: values are numbers, strings, True or False, not {values!r:.60}")
+        if len(set(values)) < len(values):
+            raise InputError(f"{where} lists a value twice")
+        found[str(key)] = tuple(values)
+    return found
