@@ -59,13 +59,6 @@ def session_options(threads: int) -> ort.SessionOptions:
     return options
 
 
-def whole_graph_options(threads: int) -> ort.SessionOptions:
-    """The same, with all of the runtime's own optimisations, for graphs that chipwise did not build."""
-    options = session_options(threads)
-    options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_ENABLE_ALL
-    return options
-
-
 def load(path: str | Path, *, threads: int) -> Loaded:
     """The session for a file that chipwise wrote, and the file's metadata.
 

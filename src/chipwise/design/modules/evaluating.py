@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from chipwise.deploy.graphs.modules import export_module
-from chipwise.deploy.runtimes.onnx_session import open_file, whole_graph_options
+from chipwise.deploy.graphs.sessions import opened
 from chipwise.design.modules.user_module import UserModule, read_module
 from chipwise.design.strategies.executors import Outcome
 from chipwise.design.strategies.strategy import Rows
@@ -63,14 +63,12 @@ def finish_row(row: Rows, *, file: str, cpu_s: float, seed: int, folder: str) ->
 
 def latency_of(user: UserModule, module: nn.Module, path: Path, *, keep: bool) -> Latency:
     """Exports the network and times it."""
-    examples = user.inputs()
-    export_module(module, examples, path)
+    feed = export_module(module, user.inputs(), path)
     try:
-        session = open_file(path, whole_graph_options(1))
+        session = opened(path, threads=1)
     finally:
         if not keep:
             path.unlink(missing_ok=True)
-    feed = {item.name: example.numpy() for item, example in zip(session.get_inputs(), examples, strict=True)}
     for _ in range(WARM_UP):
         session.run(None, feed)
     seconds: list[float] = []

@@ -24,7 +24,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -67,21 +67,23 @@ def read_module(file: str | Path) -> UserModule:
     """
     path = Path(file).resolve()
     held = _run(path)
+    wanted = [
+        "inputs()",
+        "build(choices)",
+        "train(module, cpu_s)",
+        *(["test(module)"] if hasattr(held, "test") else []),
+    ]
+    for signature in wanted:
+        if not callable(getattr(held, signature.partition("(")[0], None)):
+            raise InputError(f"{path.name}: define {signature}; `chipwise init convnet` writes an example")
     return UserModule(
         file=path,
         choices=_choices(getattr(held, "CHOICES", None), path.name),
-        inputs=_function(held, "inputs()", path.name),
-        build=_function(held, "build(choices)", path.name),
-        train=_function(held, "train(module, cpu_s)", path.name),
-        test=_function(held, "test(module)", path.name) if hasattr(held, "test") else None,
+        inputs=held.inputs,
+        build=held.build,
+        train=held.train,
+        test=getattr(held, "test", None),
     )
-
-
-def _function(held: ModuleType, signature: str, name: str) -> Callable[..., Any]:
-    found = getattr(held, signature.partition("(")[0], None)
-    if not callable(found):
-        raise InputError(f"{name}: define {signature}; `chipwise init convnet` writes an example")
-    return found
 
 
 def _run(path: Path) -> ModuleType:
