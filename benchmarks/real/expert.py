@@ -16,6 +16,7 @@ from __future__ import annotations
 import argparse
 import csv
 import json
+import statistics
 import sys
 import time
 from collections.abc import Mapping
@@ -29,6 +30,8 @@ from safetensors.numpy import load_file
 
 from chipwise import api
 from chipwise.deploy.export.onnx import export
+from chipwise.deploy.measure.harness import measure_alternately
+from chipwise.design.phases.measuring import metrics_of
 from chipwise.design.report.record import load
 from chipwise.design.run.spec import load_run
 from chipwise.model.space.designs import design_of, summary
@@ -48,10 +51,10 @@ FORMATS = ("int8", "int4")
 
 
 def drawn(
-    width: int, depth: int, heads: int, kv: int, ffn: int, vocab: int, conv: str, *, tied: bool
+    width: int, depth: int, heads: tuple[int, int], ffn: int, vocab: int, conv: str, *, tied: bool
 ) -> dict[str, Any]:
-    """Choices of a decoder with equal layers and SwiGLU."""
-    layer = {"heads": heads, "kv_heads": kv, "ffn": "swiglu", "ffn_width": ffn}
+    """Choices of a decoder with equal layers and SwiGLU; ``heads`` are those of queries and of keys."""
+    layer = {"heads": heads[0], "kv_heads": heads[1], "ffn": "swiglu", "ffn_width": ffn}
     return {
         "d_model": width, "depth": depth, "vocab_size": vocab, "head_size": 32, "tie_embeddings": tied,
         "weights": "int8", "sharing": "none", "conv": conv, "layers": [layer] * depth,
@@ -62,7 +65,7 @@ DRAWN: Mapping[str, dict[str, Any]] = {
     "reference": drawn(160, 6, (5, 1), 416, 8192, "none", tied=True),  # of clinic on the machine of the README
     "reference-conv": drawn(160, 6, (5, 1), 416, 8192, "both", tied=True),
     "small-conv": drawn(128, 2, (4, 4), 384, 4096, "both", tied=False),
-    "wide-conv": drawn(192, 3, (6, 2), 512, 8192, "both", tied=True),
+    "shallow-conv": drawn(160, 3, (5, 1), 416, 8192, "both", tied=True),
 }
 
 
@@ -130,14 +133,52 @@ def search(seed: int, file: Path, work: Path) -> list[dict[str, Any]]:
     api.search(own, out=folder, resume=(folder / "record.json").exists())
     record = load(folder / "record.json")
     winner = record.trial(record.winner)
-    longest = winner.rungs[-1]
     return [
         {
-            "contender": "search", "design": summary(winner.design), "seed": seed,
-            "bits_per_byte": f"{record.test['winner']:.5f}", "weights": winner.design.weights,
-            "steps": longest.steps, "train_cpu_s": f"{longest.cpu_s:.1f}", "cpu_s": f"{record.spent:.1f}",
+            "contender": "search", "design": winner.summary, "seed": seed, "bits_per_byte": f"{winner.test_loss:.5f}",
+            "weights": winner.weights, "train_cpu_s": f"{winner.train_cpu_s:.1f}",
+            "cpu_s": f"{sum(record.budget.spent.values()):.1f}",
         }
     ]  # fmt: skip
+
+
+def measure(rows: list[dict[str, Any]], file: Path, work: Path) -> None:
+    """Measures every model of the table in turns, and writes the times into its rows."""
+    spec = load_run(file)
+    paths = [
+        work / f"search-{row['seed']}" / "winner" / "model.onnx"
+        if row["contender"] == "search"
+        else work / f"{row['contender']}-{row['seed']}-{row['weights']}.onnx"
+        for row in rows
+    ]
+    found = measure_alternately(paths, spec.workload, runtime=spec.target.runtime, threads=spec.target.threads)
+    for row, one in zip(rows, found, strict=True):
+        metrics = metrics_of(one)
+        row |= {name: f"{metrics[name.removesuffix('_s')]:.3g}" for name in ("tpot_p50_s", "tpot_p99_s", "ttft_p99_s")}
+        row["peak_memory_bytes"] = f"{metrics['peak_memory']:.0f}"
+
+
+def report(rows: list[dict[str, Any]]) -> None:
+    """Prints each contender's best format: mean and deviation over seeds, and how it compares with the search."""
+    groups: dict[tuple[str, str], list[dict[str, Any]]] = {}
+    for row in rows:
+        groups.setdefault((row["contender"], row["weights"] if row["contender"] != "search" else ""), []).append(row)
+
+    def mean(group: list[dict[str, Any]], column: str) -> float:
+        return statistics.mean(float(row[column]) for row in group)
+
+    for (name, form), group in groups.items():
+        bits = [float(row["bits_per_byte"]) for row in group]
+        spread = f" ± {statistics.stdev(bits):.4f}" if len(bits) > 1 else ""
+        text = f"{name} {form}: {statistics.mean(bits):.4f}{spread} bits per byte over {len(bits)} seeds"
+        if all(row["tpot_p50_s"] for row in group):
+            text += f", {mean(group, 'tpot_p50_s') * 1e6:.0f} µs a token"
+        ours = groups.get(("search", ""), [])
+        seeds = {row["seed"] for row in ours} & {row["seed"] for row in group}
+        if seeds and name != "search":
+            pair = [mean([row for row in part if row["seed"] in seeds], "bits_per_byte") for part in (ours, group)]
+            text += f"; the search has {pair[0] / pair[1] - 1:+.1%} on seeds {', '.join(sorted(seeds))}"
+        print(text)
 
 
 def main() -> None:
@@ -161,6 +202,11 @@ def main() -> None:
             new = train_alone(name, int(seed), options.spec, options.work)
         write(options.out, [*read(options.out), *({**row, **here()} for row in new)])
         print(json.dumps(new), flush=True)
+    if options.what == "measure":
+        measure(rows, options.spec, options.work)
+        write(options.out, rows)
+    if options.what in ("measure", "report"):
+        report(rows)
 
 
 if __name__ == "__main__":

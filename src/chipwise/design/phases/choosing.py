@@ -10,7 +10,7 @@ most to the front. Times matter only as objectives or limits: the quality model 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -40,6 +40,8 @@ SIZES = ("d_model", "depth", "vocab_size", "patch")  # choices that identify cle
 LEAST_LOSS = 1e-4  # smallest loss used, so that logarithms are finite
 POOL = 4_000
 ALIKE = (0.8, 1.25)  # width, depth and so on, relative to the reference design's, of designs for one long training
+KEPT = ("vocab_size", "patch")  # choices that conventional designs of other sizes share with the reference design
+SMALLEST = 0.7  # least share of the reference design's parameters
 AS_MANY = (0.7, 1.4)  # the same for parameters
 FEWEST_ALIKE = 5  # designs around the reference design without which the whole pool stays
 PARENTS, CHILDREN = 6, 150
@@ -157,16 +159,32 @@ class Chooser:
         self._fitted_on: list[Observation] = []  # observations that the model was fitted to
         self._prior: SupernetPrior | None = None
 
-    def stay_around(self, references: Sequence[Mapping[str, object]]) -> None:
-        """Proposes only the most promising reference design and designs of about its size that differ in few choices.
+    def stay_around(
+        self, references: Sequence[Mapping[str, object]], conventional: Iterable[Mapping[str, object]] = ()
+    ) -> None:
+        """Proposes only one conventional design and designs of about its size that differ from it in few choices.
 
         Short trainings favour small designs that lose when they are trained for long, and the law cannot correct that
-        over two orders of magnitude. What they do tell is which operators pay at one size. A choice of layers changes
-        in all of them at once; the reference design itself is proposed first.
+        over two orders of magnitude. What they do tell is which operators pay at one size. The size is that of the most
+        promising reference design, the largest within the limits, or the one down to ``SMALLEST`` of it that the law
+        finds best after the long training. A choice of layers changes in all of them at once.
+
+        Args:
+            references: The run's reference designs.
+            conventional: Designs of usual proportions, of other sizes too.
         """
         if not references:
             return
-        row = np.array([self.nearest(min(references, key=self.law_of))], np.int64)
+        largest = min(references, key=self.law_of)
+        alike = [one for one in conventional if all(one.get(name) == largest.get(name) for name in ("weights", *KEPT))]
+        sizes = distinct_rows(np.array([self.nearest(one) for one in (largest, *alike)], np.int64))[0]
+        priced = self._metrics(sizes)
+        count, most = priced["parameters"], self._metrics(np.array([self.nearest(largest)]))["parameters"]
+        kept = (excess(self._limits, priced) <= 0) & (count <= most)
+        sizes = sizes[kept & (count >= SMALLEST * count[kept].max(initial=0.0))]
+        if not len(sizes):
+            return
+        row = sizes[np.argmin(self.law(sizes))][None]
         once = self._changed(row)
         rows = distinct_rows(np.vstack([row, once, self._changed(once)]))[0]
         self._like = row

@@ -217,7 +217,8 @@ class Search(StoredRun):
             seed=spec.seed,
         )
         if self.allowance.alone:
-            chooser.stay_around([item.notes.choices for item in references])
+            usual = spec.task_settings.references(spec.space)
+            chooser.stay_around([item.notes.choices for item in references], usual)
         if spec.quality.chosen == "proxy":  # without short trainings, only the law can choose the reference design
             references = sorted(references, key=lambda item: chooser.law_of(item.notes.choices))[:1]
         self.budget.set_aside(target, tasks)
