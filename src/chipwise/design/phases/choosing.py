@@ -188,11 +188,11 @@ class Chooser:
         once = self._changed(row)
         rows = distinct_rows(np.vstack([row, once, self._changed(once)]))[0]
         self._like = row
-        kept = self._kept(rows)
-        if len(kept) < FEWEST_ALIKE:  # limits leave hardly any of that size
+        near = self._kept(rows)
+        if len(near) < FEWEST_ALIKE:  # limits leave hardly any of that size
             self._like = None
             return
-        self.pool = kept[np.argsort(self._differences(kept, row), kind="stable")]
+        self.pool = near[np.argsort(self._differences(near, row), kind="stable")]
 
     def _differences(self, rows: Rows, row: Rows) -> NDArray[np.int64]:
         """Number of choices in which each of ``rows`` differs from ``row``; a choice of layers counts once, (n,)."""
