@@ -70,8 +70,8 @@ def test_first_trainings_go_where_shared_weights_say_and_beliefs_follow_them() -
     plain, told = make_chooser(), make_chooser()
     rows = told.spread(200, 60)[1]
     told.set_supernet_prior(rows, told.law(rows) * np.exp(0.5 * depth(rows)))
-    first = told.next(6, [], [])
-    assert depth(first).mean() < depth(plain.next(6, [], [])).mean()
+    first = told.next(30, [], [])
+    assert depth(first).mean() < depth(plain.next(30, [], [])).mean()
     trained = [
         Observation(row=row.tolist(), spent=9.0, tokens=9000, loss=float(np.exp(0.5 * depth(row[None]))[0]))
         for row in told.pool[[0, 20, 40]]
