@@ -80,13 +80,17 @@ def test_limits_that_nothing_predicts_are_named_and_not_judged(tmp_path) -> None
     assert found.priced_by is None
 
 
-def test_a_data_sheet_prices_medians_and_memory(tmp_path) -> None:
+def test_a_data_sheet_prices_times_and_memory(tmp_path) -> None:
     path = tmp_path / "s.yaml"
     path.write_text(yaml.safe_dump(SPACE))
     found = overview_of(path, device="raspberry-pi-5", draws=200)
     assert {item.metric for item in found.extremes} == {
         "ttft_p50",
+        "ttft_p99",
         "tpot_p50",
+        "tpot_p99",
+        "itl_p50",
+        "itl_p99",
         "throughput",
         "peak_memory",
         "parameters",

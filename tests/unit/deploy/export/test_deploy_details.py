@@ -250,7 +250,7 @@ def test_a_chat_template_is_a_file_a_text_or_the_default_of_several(tmp_path: Pa
 def test_scaled_rotations_and_experts_of_others_are_each_refused(tensors: dict, experts: int) -> None:
     fields = {"general.architecture": "llama", "llama.expert_count": experts}
     with pytest.raises(Unsupported, match="scaled rotary positions and experts"):
-        gguf_read._design(gguf_read.GgufFile(Path("other.gguf"), fields, tensors))
+        gguf_read._design(gguf_read.GgufFile(Path("other.gguf"), fields, tensors, {}))
     fields["general.architecture"] = "gptj"
     with pytest.raises(Unsupported, match="a GGUF file of architecture gptj"):
-        gguf_read._design(gguf_read.GgufFile(Path("other.gguf"), fields, {}))
+        gguf_read._design(gguf_read.GgufFile(Path("other.gguf"), fields, {}, {}))
