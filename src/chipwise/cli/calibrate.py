@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -10,6 +9,7 @@ import typer
 
 from chipwise import api
 from chipwise.cli import show
+from chipwise.cli.output import stoppable
 from chipwise.errors import InputError
 
 
@@ -37,21 +37,18 @@ def command(
     """
     if not 0.25 <= minutes <= 60:
         raise InputError(f"--minutes: must be from 0.25 to 60, not {minutes:g}")
-    try:
-        with show.bar("calibrating", quiet=as_json) as progress:
-            profile, path = api.calibrate(
-                runtime=runtime,
-                threads=threads,
-                seconds=60 * minutes,
-                out=out,
-                on_progress=progress,
-                images=images,
-                ranking=ranking,
-                sounds=sounds,
-            )
-    except KeyboardInterrupt:
-        print("stopped; results are kept for a day, run the command again to continue", file=sys.stderr)
-        raise typer.Exit(130) from None
+    how = "results are kept for a day, run the command again to continue"
+    with stoppable(how), show.bar("calibrating", quiet=as_json) as progress:
+        profile, path = api.calibrate(
+            runtime=runtime,
+            threads=threads,
+            seconds=60 * minutes,
+            out=out,
+            on_progress=progress,
+            images=images,
+            ranking=ranking,
+            sounds=sounds,
+        )
     if as_json:
         show.json_of(profile)
         return

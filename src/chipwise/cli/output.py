@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -49,6 +50,16 @@ def refuse(context: typer.Context, *names: str, why: str) -> None:
     for name in names:
         if not is_default(context, name):
             raise typer.BadParameter(f"--{name.replace('_', '-')} {why}")
+
+
+@contextlib.contextmanager
+def stoppable(how: str = "the state is saved, continue with --resume") -> Iterator[None]:
+    """Ends a command with exit code 130 after Ctrl-C, and prints ``how`` it goes on."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        print(f"stopped; {how}", file=sys.stderr)
+        raise typer.Exit(130) from None
 
 
 def width() -> int:

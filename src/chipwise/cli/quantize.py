@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -11,7 +10,7 @@ import typer
 from chipwise import api
 from chipwise.api import answers
 from chipwise.cli import stages
-from chipwise.cli.output import json_of, print_table, put, say
+from chipwise.cli.output import json_of, print_table, put, say, stoppable
 from chipwise.core import units
 from chipwise.core.layout import Column, Table
 
@@ -51,7 +50,7 @@ def command(
 
     chipwise quantize model.onnx --data inputs.npz --loss "<= 1 %"
     """
-    try:
+    with stoppable():
         found = api.quantize(
             model,
             data=data,
@@ -66,9 +65,6 @@ def command(
             seed=seed,
             on_progress=stages.silent if as_json else stages.Progress(),
         )
-    except KeyboardInterrupt:
-        print("stopped; the state is saved, continue with --resume", file=sys.stderr)
-        raise typer.Exit(130) from None
     if as_json:
         json_of(found)
     else:

@@ -14,7 +14,7 @@ import typer
 from chipwise import api
 from chipwise.api import answers
 from chipwise.cli import show
-from chipwise.cli.output import json_of, print_table, put, refuse, say
+from chipwise.cli.output import json_of, print_table, put, refuse, say, stoppable
 from chipwise.core import units
 from chipwise.core.layout import Column, Table
 
@@ -152,21 +152,18 @@ def _own_module(
     seed: int,
     as_json: bool,
 ) -> None:
-    try:
-        with show.bar("search", quiet=as_json) as advance:
-            found = api.search_module(
-                model,
-                latency=latency,
-                parameters=parameters,
-                cpu=cpu,
-                out=out,
-                workers=workers,
-                seed=seed,
-                on_progress=lambda phase, done, wanted: advance(phase, done / wanted),
-            )
-    except KeyboardInterrupt:
-        print("stopped; finished trainings are kept, the same command continues", file=sys.stderr)
-        raise typer.Exit(130) from None
+    how = "finished trainings are kept, the same command continues"
+    with stoppable(how), show.bar("search", quiet=as_json) as advance:
+        found = api.search_module(
+            model,
+            latency=latency,
+            parameters=parameters,
+            cpu=cpu,
+            out=out,
+            workers=workers,
+            seed=seed,
+            on_progress=lambda phase, done, wanted: advance(phase, done / wanted),
+        )
     if as_json:
         json_of(found)
         return

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -11,7 +10,7 @@ import typer
 from chipwise import api
 from chipwise.api import answers
 from chipwise.cli import completion, stages
-from chipwise.cli.output import json_of, print_table, put, refuse, say
+from chipwise.cli.output import json_of, print_table, put, refuse, say, stoppable
 from chipwise.core import units
 from chipwise.core.layout import Column, Table
 
@@ -77,7 +76,7 @@ def command(
             "new",
             why="only applies to text models; a run file states its workload",
         )
-    try:
+    with stoppable():
         found = api.shrink(
             folder,
             latency=latency,
@@ -96,9 +95,6 @@ def command(
             seed=seed,
             on_progress=stages.silent if as_json else stages.Progress(),
         )
-    except KeyboardInterrupt:
-        print("stopped; the state is saved, continue with --resume", file=sys.stderr)
-        raise typer.Exit(130) from None
     if as_json:
         json_of(found.summary())
     else:

@@ -12,7 +12,7 @@ import typer
 
 from chipwise import api
 from chipwise.api import answers
-from chipwise.cli.output import json_of, notices, put, say
+from chipwise.cli.output import json_of, notices, put, say, stoppable
 from chipwise.core import units
 from chipwise.core.digest import plain
 
@@ -61,7 +61,7 @@ def command(
     Images, speech, series: chipwise train model.yaml --data vision.yaml --cpu-seconds 60
     """
     first = os.environ.get("RANK", "0") == "0"
-    try:
+    with stoppable():
         done = api.train(
             spec,
             data=data or ["medical-definitions"],
@@ -82,9 +82,6 @@ def command(
             seed=seed,
             on_progress=None if as_json or not first else _Progress(),
         )
-    except KeyboardInterrupt:
-        print("stopped; the state is saved, continue with --resume", file=sys.stderr)
-        raise typer.Exit(130) from None
     if not first:
         return
     if as_json:

@@ -16,13 +16,13 @@ from typing import TypeAlias
 import numpy as np
 import onnxruntime as ort
 
+from chipwise.core.alternation import SETTLED, alternating_s
 from chipwise.core.arrays import AnyArray, Float64Array
 from chipwise.deploy.graphs.inputs import Feed, read_arrays
 from chipwise.deploy.runtimes.onnx_session import open_file, session_options
 from chipwise.errors import MeasurementError
 
 Session: TypeAlias = ort.InferenceSession
-SETTLED = 3  # untimed passes before timing
 FEWEST, MOST = 15, 3000  # timed passes of each of two files
 
 
@@ -64,21 +64,14 @@ def paired_s(
     first: Session, second: Session, feeds: Sequence[Feed], *, seconds: float, threads: int
 ) -> tuple[Float64Array, Float64Array]:
     """Seconds of each pass of two sessions in alternation, for about ``seconds`` in all; each pair has one feed."""
-    clock = clock_for(threads)
-    for _ in range(SETTLED):
-        for session in (first, second):
-            session.run(None, feeds[0])
-    found: tuple[list[float], list[float]] = ([], [])
-    until = time.perf_counter() + seconds
-    for i in range(MOST):
-        if time.perf_counter() > until and i >= FEWEST:
-            break
-        feed = feeds[i % len(feeds)]
-        for which in (i % 2, 1 - i % 2):
-            begun = clock()
-            (first, second)[which].run(None, feed)
-            found[which].append(clock() - begun)
-    return np.array(found[0]), np.array(found[1])
+    return alternating_s(
+        lambda i: first.run(None, feeds[i % len(feeds)]),
+        lambda i: second.run(None, feeds[i % len(feeds)]),
+        clock=clock_for(threads),
+        fewest=FEWEST,
+        most=MOST,
+        seconds=seconds,
+    )
 
 
 def profile(

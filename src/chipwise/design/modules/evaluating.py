@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from chipwise.deploy.graphs.modules import export_module
-from chipwise.deploy.graphs.sessions import opened
+from chipwise.deploy.graphs.sessions import clock_for, opened
 from chipwise.design.modules.user_module import UserModule, read_module
 from chipwise.design.strategies.executors import Outcome
 from chipwise.design.strategies.strategy import Rows
@@ -55,8 +55,8 @@ def finish_row(row: Rows, *, file: str, cpu_s: float, seed: int, folder: str) ->
     loss = _trained(user, module, cpu_s)
     module.eval()
     score = [] if user.test is None else [float(user.test(module))]
-    save_file({name: value.contiguous().clone() for name, value in module.state_dict().items()},
-              Path(folder) / "model.safetensors")  # fmt: skip
+    weights = {name: value.contiguous().clone() for name, value in module.state_dict().items()}
+    save_file(weights, Path(folder) / "model.safetensors")
     latency = latency_of(user, module, Path(folder) / "model.onnx", keep=True)
     return Outcome(objectives=[loss, latency.p50, latency.p99, float(parameters_of(module)), *score])
 
@@ -71,12 +71,12 @@ def latency_of(user: UserModule, module: nn.Module, path: Path, *, keep: bool) -
             path.unlink(missing_ok=True)
     for _ in range(WARM_UP):
         session.run(None, feed)
-    seconds: list[float] = []
+    clock, seconds = clock_for(1), list[float]()
     begun = time.monotonic()
     while len(seconds) < LEAST_RUNS or time.monotonic() - begun < LEAST_S:
-        before = time.thread_time()
+        before = clock()
         session.run(None, feed)
-        seconds.append(time.thread_time() - before)
+        seconds.append(clock() - before)
     return Latency(float(np.median(seconds)), float(np.quantile(seconds, 0.99)))
 
 

@@ -33,6 +33,7 @@ from chipwise.design.strategies.gaussian_process import GaussianProcess
 from chipwise.design.strategies.optimise import SearchResult, optimise, study_of
 from chipwise.design.strategies.strategy import Goal, Limit, Problem, Rows
 from chipwise.errors import Infeasible, InputError, StudyError, WorkerError
+from chipwise.predict.cost.model import Predicted
 from chipwise.training.laws.scaling import START
 
 SCHEMA = "chipwise.module_search/1"
@@ -44,15 +45,6 @@ OVERHEAD = 1.1  # CPU time of a training with building, loading data and validat
 MEASURED = 4  # best networks that are measured before one is trained to the end
 HANGS_AFTER_S, SLOWEST = 120.0, 20.0  # of a training: seconds, and multiples of its CPU budget
 POOL = 4_096  # networks of the space whose costs show whether any keeps the limits
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Cost:
-    """A predicted cost with its 90 % interval."""
-
-    value: float
-    low: float
-    high: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,7 +68,7 @@ class ModuleResult:
     choices: dict[str, Choice]
     loss: float
     test: float | None
-    promised: dict[str, Cost]
+    promised: dict[str, Predicted]
     measured: dict[str, float]
     priced: int
     trained: int
@@ -210,10 +202,7 @@ class ModuleSearch:
         return plan
 
     def _trained(self, cpu_s: float, count: int) -> SearchResult:
-        rng = np.random.default_rng(self._seed)
-        drawn = (rng.random((POOL, len(self._cards))) * self._cards).astype(np.int64)
-        if not (self._excess(drawn) <= 0).all(axis=1).any():
-            raise Infeasible(self._closest(drawn))
+        self._within()
         problem = Problem(
             cardinalities=self._cards,
             kinds=self._kinds,
@@ -230,6 +219,19 @@ class ModuleSearch:
         """Predicted violations of the limits, (n, k)."""
         costs = self._predictor.costs(rows)
         return np.column_stack([relative_excess(item, costs[item.metric]) for item in self._limits])
+
+    def _within(self) -> Rows:
+        """Networks drawn from the space that are expected to keep the limits.
+
+        Raises:
+            Infeasible: None is.
+        """
+        problem = Problem(cardinalities=self._cards, goals=(Goal(name="loss"),))
+        drawn = problem.draw(POOL, np.random.default_rng(self._seed))
+        within = drawn[(self._excess(drawn) <= 0).all(axis=1)]
+        if not len(within):
+            raise Infeasible(self._closest(drawn))
+        return within
 
     def _closest(self, rows: Rows) -> str:
         excess = self._excess(rows)
@@ -263,11 +265,7 @@ class ModuleSearch:
             kept = np.flatnonzero((trained.violations <= 0).all(axis=1))
             kept = kept if len(kept) else np.arange(len(trained.rows))
             return trained.rows[kept[np.argsort(trained.objectives[kept, 0], kind="stable")]]
-        rng = np.random.default_rng(self._seed)  # nothing was trained: the largest within the limits
-        drawn = (rng.random((POOL, len(self._cards))) * self._cards).astype(np.int64)
-        within = drawn[(self._excess(drawn) <= 0).all(axis=1)]
-        if not len(within):
-            raise Infeasible(self._closest(drawn))
+        within = self._within()  # nothing was trained: the slowest within the limits
         return within[np.argsort(-self._predictor.costs(within)["ttft_p50"], kind="stable")]
 
     def _finished(self, row: Rows, trained: SearchResult | None, *, short_s: float) -> ModuleResult:
@@ -329,14 +327,14 @@ class CostPredictor:
                     found[name][i] = value
         return found
 
-    def intervals(self, row: Rows) -> dict[str, Cost]:
-        """Predicted costs of one row (d,), as if it had not been priced, with 90 % intervals."""
+    def intervals(self, row: Rows) -> dict[str, Predicted]:
+        """Predicted costs of one row (d,), from its choices alone, with 90 % intervals."""
         Z = self._encode(row[None])
         found = {}
         for name, process in zip(COSTS, self._processes, strict=True):
             mean, std = (float(each[0]) for each in process.predict(Z))
             wide = Z90 * math.hypot(std, math.sqrt(process.noise_variance))
-            found[name] = Cost(value=math.exp(mean), low=math.exp(mean - wide), high=math.exp(mean + wide))
+            found[name] = Predicted.around(math.exp(mean), wide)
         return found
 
 

@@ -1,23 +1,16 @@
 """Reads a user's module: its choices, and the functions that build, train and test a network.
 
-::
+The file defines
 
-    CHOICES = {"width": [8, 16, 32], "kernel": [3, 5], "separable": [False, True]}
-
-
-    def inputs() -> tuple[torch.Tensor, ...]: ...  # an example of what the network receives
-    def build(choices) -> torch.nn.Module: ...  # one network of the space, with random weights
-    def train(module, cpu_s) -> float:
-        ...  # trains in place for about cpu_s CPU seconds; returns
-        # the loss on validation data
-
-
-    def test(module) -> float: ...  # optional: a result on data that train never reads
+* ``CHOICES``, a table such as ``{"width": [8, 16, 32], "kernel": [3, 5], "separable": [False, True]}``;
+* ``inputs()``: an example of what the network receives, a tuple of tensors;
+* ``build(choices)``: one network of the space, with random weights;
+* ``train(module, cpu_s)``: trains it in place for about ``cpu_s`` CPU seconds; returns the loss on validation data;
+* ``test(module)``, optional: a result on data that ``train`` never reads.
 """
 
 from __future__ import annotations
 
-import importlib.util
 import sys
 import traceback
 from collections.abc import Callable, Mapping
@@ -28,6 +21,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from chipwise.core.python_files import run_file
 from chipwise.design.strategies.strategy import Rows
 from chipwise.errors import InputError
 
@@ -67,14 +61,10 @@ def read_module(file: str | Path) -> UserModule:
     """
     path = Path(file).resolve()
     held = _run(path)
-    wanted = [
-        "inputs()",
-        "build(choices)",
-        "train(module, cpu_s)",
-        *(["test(module)"] if hasattr(held, "test") else []),
-    ]
-    for signature in wanted:
-        if not callable(getattr(held, signature.partition("(")[0], None)):
+    for signature in ("inputs()", "build(choices)", "train(module, cpu_s)", "test(module)"):
+        name = signature.partition("(")[0]
+        optional = name == "test" and not hasattr(held, name)
+        if not optional and not callable(getattr(held, name, None)):
             raise InputError(f"{path.name}: define {signature}; `chipwise init convnet` writes an example")
     return UserModule(
         file=path,
@@ -89,18 +79,16 @@ def read_module(file: str | Path) -> UserModule:
 def _run(path: Path) -> ModuleType:
     if not path.is_file():
         raise InputError(f"{path}: there is no such file")
-    spec = importlib.util.spec_from_file_location(path.stem, path)
-    if spec is None or spec.loader is None:
-        raise InputError(f"{path}: not a Python file")
-    held = importlib.util.module_from_spec(spec)
     if str(path.parent) not in sys.path:
         sys.path.append(str(path.parent))  # for the modules next to it
     try:
-        spec.loader.exec_module(held)
+        held = run_file(path)
     except Exception as error:
         at = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(path)]
         line = f":{at[-1]}" if at else ""
         raise InputError(f"{path.name}{line}: {type(error).__name__}: {error}") from None
+    if held is None:
+        raise InputError(f"{path}: not a Python file")
     return held
 
 

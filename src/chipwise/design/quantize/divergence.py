@@ -10,7 +10,6 @@ jackknife (Shao and Tu 1995, The Jackknife and Bootstrap, section 2.3).
 
 from __future__ import annotations
 
-import importlib.util
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -19,6 +18,7 @@ from pathlib import Path
 import numpy as np
 
 from chipwise.core.arrays import AnyArray, Float64Array
+from chipwise.core.python_files import run_file
 from chipwise.core.statistics import Z90
 from chipwise.deploy.graphs.inputs import Samples
 from chipwise.errors import InputError, MeasurementError, SpecError
@@ -159,15 +159,12 @@ def load_metric(text: str) -> Metric:
     file, _, name = text.rpartition(":")
     if not file or not name.isidentifier():
         raise SpecError(f"{text!r} names no function; write it like metric.py:score", field="--metric")
-    path = Path(file)
-    spec = importlib.util.spec_from_file_location(path.stem, path) if path.is_file() else None
-    if spec is None or spec.loader is None:
-        raise SpecError("there is no such Python file", file=file)
-    module = importlib.util.module_from_spec(spec)
     try:
-        spec.loader.exec_module(module)
+        module = run_file(Path(file))
     except Exception as error:  # the user's code
         raise SpecError(f"failed: {type(error).__name__}: {error}", file=file) from error
+    if module is None:
+        raise SpecError("there is no such Python file", file=file)
     found = getattr(module, name, None)
     if not callable(found):
         raise SpecError(f"has no function {name}", file=file)

@@ -39,6 +39,7 @@ from chipwise.design.quantize.node_choices import (
 from chipwise.errors import Unsupported
 from chipwise.hardware.detect import SATURATING, detect
 from chipwise.model.blocks.quantize import BLOCK, quantize_int4
+from chipwise.model.graphs.operators import all_nodes, inner_graphs
 
 LEAST_OPSET = 13  # of QuantizeLinear with a scale for each channel
 MOST_BYTES = 2**31 - 2**20  # of one protobuf
@@ -125,9 +126,8 @@ def _rename(graph: onnx.GraphProto, old: str, new: str) -> None:
         for i, name in enumerate(node.input):
             if name == old:
                 node.input[i] = new
-        for attribute in node.attribute:
-            for inner in (*attribute.graphs, *([attribute.g] if attribute.HasField("g") else [])):
-                _rename(inner, old, new)
+        for inner in inner_graphs(node):
+            _rename(inner, old, new)
 
 
 def _split_gemm(graph: onnx.GraphProto) -> None:
@@ -307,12 +307,8 @@ def _in_blocks(graph: onnx.GraphProto, nodes: set[str], *, bits: int) -> None:
 def _drop_unused(graph: onnx.GraphProto) -> None:
     """Removes stored tensors that nothing uses any more."""
     used = {item.name for item in graph.output}
-    graphs = [graph]
-    while graphs:
-        for node in graphs.pop().node:
-            used.update(node.input)
-            for attribute in node.attribute:
-                graphs += [*attribute.graphs, *([attribute.g] if attribute.HasField("g") else [])]
+    for node in all_nodes(graph):
+        used.update(node.input)
     kept = [tensor for tensor in graph.initializer if tensor.name in used]
     del graph.initializer[:]
     graph.initializer.extend(kept)

@@ -15,7 +15,8 @@ import onnx
 import onnxruntime as ort
 
 from chipwise.model.graphs.graph import GraphInput
-from chipwise.model.graphs.shapes import Known, all_nodes, infer, run, unresolved
+from chipwise.model.graphs.operators import all_nodes
+from chipwise.model.graphs.shapes import Known, infer, run, unresolved
 
 LEVELS = {
     "basic": ort.GraphOptimizationLevel.ORT_ENABLE_BASIC,

@@ -22,7 +22,7 @@ try:
     import onnx
     from onnx import numpy_helper
 
-    from chipwise.model.graphs.operators import operator_of
+    from chipwise.model.graphs.operators import all_nodes, inner_graphs, operator_of
 except ImportError:  # pragma: no cover - depends on what is installed
     raise MissingExtra("onnx", "search") from None
 
@@ -34,11 +34,6 @@ DOMAINS = {
     "com.ms.internal.nhwc", "ai.onnx.training", "ai.onnx.preview", "ai.onnx.preview.training",
 }  # fmt: skip
 CHILD_S = 1800.0  # longest time of the child process
-
-
-def is_graph(path: str | Path) -> bool:
-    """Whether a name means a file of this reader."""
-    return str(path).lower().endswith((".onnx", ".ort"))
 
 
 def model_inputs(path: str | Path) -> dict[str, tuple[str, tuple[Axis, ...]]]:
@@ -76,7 +71,7 @@ def load(path: str | Path) -> onnx.ModelProto:
                     f"{path}: the weights of {tensor.name!r} are in {place!r}, which is not beside the model"
                 )
     own = {each.domain for each in model.functions}
-    for node in _nodes(model.graph):
+    for node in all_nodes(model.graph):
         if node.domain not in DOMAINS | own:
             raise Unsupported(
                 f"{path}: node {node.name or node.op_type!r} is the custom operator {node.domain}:{node.op_type}, "
@@ -216,7 +211,7 @@ def fix(
 def name_nodes(model: onnx.ModelProto) -> None:
     """Gives each node of the model a name of its own."""
     seen: set[str] = set()
-    for place, node in enumerate(_nodes(model.graph)):
+    for place, node in enumerate(all_nodes(model.graph)):
         if not node.name or node.name in seen:
             node.name = f"{node.name or node.op_type}#{place}"
         seen.add(node.name)
@@ -245,7 +240,7 @@ def _operators(
     graph: onnx.GraphProto, known: dict[str, tuple[str, Shape]], runs: Mapping[str, int], sources: Mapping[str, str]
 ) -> Iterator[GraphOp]:
     stored = {each.name: each for each in _tensors(graph)}
-    for node in _nodes(graph):
+    for node in all_nodes(graph):
         times = runs.get(node.name, 0) if runs else 1
         if node.op_type in ("If", "Loop", "Scan") and runs:
             continue  # its operators are listed themselves
@@ -319,28 +314,13 @@ def _array(path: str | Path, name: str, value: Value, dtype: str, shape: Sequenc
 def _modules(graph: onnx.GraphProto) -> dict[str, str]:
     """The module that each tensor comes from, by the exporter's metadata or by the node's path."""
     found = {}
-    for node in _nodes(graph):
+    for node in all_nodes(graph):
         told = next((each.value for each in node.metadata_props if each.key == "pkg.torch.onnx.name_scopes"), "")
         scopes = [each.strip(" '[]") for each in told.split(",")]
         path = scopes[-2] if len(scopes) > 1 else node.name.strip("/").rpartition("/")[0].replace("/", ".")
         for name in node.output:
             found[name] = path
     return found
-
-
-def _nodes(graph: onnx.GraphProto) -> Iterator[onnx.NodeProto]:
-    """The nodes of a graph and of the graphs inside it, outer ones first."""
-    for node in graph.node:
-        yield node
-        for inner in _inner(node):
-            yield from _nodes(inner)
-
-
-def _inner(node: onnx.NodeProto) -> Iterator[onnx.GraphProto]:
-    for attribute in node.attribute:
-        if attribute.type == onnx.AttributeProto.GRAPH:
-            yield attribute.g
-        yield from attribute.graphs
 
 
 def _tensors(graph: onnx.GraphProto) -> Iterator[onnx.TensorProto]:
@@ -353,7 +333,7 @@ def _tensors(graph: onnx.GraphProto) -> Iterator[onnx.TensorProto]:
                 tensor.CopyFrom(attribute.t)
                 tensor.name = node.output[0]
                 yield tensor
-        for inner in _inner(node):
+        for inner in inner_graphs(node):
             yield from _tensors(inner)
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import TypeAlias
 
@@ -13,6 +12,7 @@ from onnx import TensorProto, helper
 
 from chipwise.model.graphs.graph import GraphInput, Shape
 from chipwise.model.graphs.made import made_inputs
+from chipwise.model.graphs.operators import all_nodes
 
 Known: TypeAlias = dict[str, tuple[str, Shape]]
 """Dtype (as numpy names it) and shape of tensors, by name."""
@@ -88,15 +88,6 @@ def run(file: Path, inputs: list[GraphInput]) -> tuple[Known, dict[str, int]]:
                     dtype, shape = next(iter(each.items()))
                     known.setdefault(tensor, (_OF_PROFILE.get(dtype, dtype), tuple(shape)))
     return known, runs
-
-
-def all_nodes(graph: onnx.GraphProto) -> Iterator[onnx.NodeProto]:
-    """The nodes of a graph and of the graphs inside it."""
-    for node in graph.node:
-        yield node
-        for attribute in node.attribute:
-            for inner in [attribute.g] if attribute.type == onnx.AttributeProto.GRAPH else attribute.graphs:
-                yield from all_nodes(inner)
 
 
 def _whole(graph: onnx.GraphProto) -> Known:

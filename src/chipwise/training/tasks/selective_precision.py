@@ -15,6 +15,7 @@ from pathlib import Path
 
 import numpy as np
 
+from chipwise.core.alternation import alternating_s
 from chipwise.core.arrays import AnyArray, Float64Array
 from chipwise.core.files import storage
 from chipwise.deploy.export.onnx import export
@@ -138,16 +139,8 @@ def select(
 def paired(
     first: Run, second: Run, *, clock: Callable[[], float], runs: int = RUNS
 ) -> tuple[Float64Array, Float64Array]:
-    """Seconds of ``runs`` passes of each, in alternation, each (runs,); each pair starts with the other one."""
-    for run in (first, second) * 3:
-        run()
-    seconds = np.empty((2, runs))
-    for i in range(runs):
-        for which in (i % 2, 1 - i % 2):
-            begun = clock()
-            (first, second)[which]()
-            seconds[which, i] = clock() - begun
-    return seconds[0], seconds[1]
+    """Seconds of ``runs`` passes of each, in alternation, each (runs,)."""
+    return alternating_s(lambda i: first(), lambda i: second(), clock=clock, fewest=runs, most=runs)
 
 
 def faster(first: Float64Array, second: Float64Array) -> bool:
