@@ -1,4 +1,4 @@
-"""Estimate, explain, search and plan state the same P99s, gaps between tokens and prices for the same question."""
+"""Estimate, explain and search state the same P99s and gaps between tokens for the same question."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from chipwise.model.space.search_space import SearchSpace
 
 @pytest.mark.parametrize(("device", "batch"), [("h100-sxm", 16), ("raspberry-pi-5", 1)])
 def test_estimate_explain_and_search_state_the_same(device: str, batch: int) -> None:
-    """P99s, gaps between tokens and price of the same design for the same requests."""
+    """P99s and gaps of the same design for the same requests; estimate and explain also name one price."""
     spec = run_spec(
         {
             "name": "toy",
