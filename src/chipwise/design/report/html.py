@@ -141,7 +141,8 @@ def _tile(record: RunRecord, trial: Trial, metrics: Sequence[str], title: str) -
     shown = safe(record.words.show(known.value, metrics[0]))
     if len(metrics) > 1:
         tail = facts.value(record, trial, metrics[1])
-        shown += f" <small>P50</small><br>{safe(record.words.show(tail.value, metrics[1]))} <small>P99</small>"
+        value = tail.value if tail.source == known.source else None  # one source is named for both
+        shown += f" <small>P50</small><br>{safe(record.words.show(value, metrics[1]))} <small>P99</small>"
     lines = [
         safe(
             f"{_text_of(record, metrics[0])}, {facts.quality_of(trial)}"
