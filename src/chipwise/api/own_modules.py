@@ -4,14 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from chipwise.core.arguments import public
+from chipwise.core.extras import require
 from chipwise.core.fields import whole_number
 from chipwise.core.files import resumable
 from chipwise.core.units import parse_field
 from chipwise.design.limits import parse_constraints
-from chipwise.design.modules.module_search import ModuleResult, ModuleSearch
 from chipwise.errors import InputError
+
+if TYPE_CHECKING:
+    from chipwise.design.modules.module_search import ModuleResult
 
 
 @resumable()
@@ -50,7 +54,11 @@ def search_module(
         Infeasible: No network keeps the limits, or every training failed.
         StudyError: The folder has another search.
         WorkerError: The winner's training failed.
+        MissingExtra: ONNX Runtime is not installed.
     """
+    require("onnxruntime")
+    from chipwise.design.modules.module_search import ModuleSearch
+
     asked = {"ttft_p50": latency, "parameters": parameters}
     given = {name: text for name, text in asked.items() if text is not None}
     if not given:

@@ -110,7 +110,7 @@ class Ggml:
         if place is None:
             raise MissingExtra("xllamacpp", "all")
         self.package, paths = place
-        self._parts = [ctypes.CDLL(str(path), mode=ctypes.RTLD_GLOBAL) for path in paths]
+        self._parts = [ctypes.CDLL(str(path)) for path in paths]  # not global: OpenVINO would get its C++ symbols
         self.call("ggml_log_set", None, _quiet, ctypes.c_void_p())
         self.call("ggml_cpu_init", None)
 
