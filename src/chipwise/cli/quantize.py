@@ -1,7 +1,9 @@
-"""``chipwise quantize``: the fastest form of a model on this machine within a loss."""
+"""``chipwise quantize``: the best number formats of a model on this machine, by measured time and loss."""
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated
 
@@ -9,16 +11,20 @@ import typer
 
 from chipwise import api
 from chipwise.api import answers
-from chipwise.cli import stages
+from chipwise.cli import completion, stages
 from chipwise.cli.output import json_of, print_table, put, say, stoppable
 from chipwise.core import units
 from chipwise.core.layout import Column, Table
 
 
 def command(
-    model: Annotated[str, typer.Argument(help="A .onnx file.")],
+    model: Annotated[str, typer.Argument(help="A .onnx file, a .gguf file or a Hugging Face folder of a decoder.")],
     data: Annotated[
-        Path, typer.Option(help="A .npz file with samples of each input along a first axis, or a folder of such files.")
+        list[Path],
+        typer.Option(
+            help="ONNX: a .npz file with samples of each input along a first axis, or a folder of such files. GGUF: a "
+            "text file or a folder of .txt files (repeat the option)."
+        ),
     ],
     loss: Annotated[
         str, typer.Option(help="Largest loss: relative error of the outputs, or share of the metric, such as '<= 1 %'.")
@@ -35,7 +41,29 @@ def command(
         list[str] | None,
         typer.Option(help="Fix an input in the written file, as sr=16000; it is ignored there (repeat the option)."),
     ] = None,
-    out: Annotated[Path | None, typer.Option(help="File to write. Default: NAME.quantised.onnx here.")] = None,
+    tpot: Annotated[
+        str | None, typer.Option(help="GGUF: longest decode step, such as '<= 8 ms'. Default: that of Q4_K_M.")
+    ] = None,
+    memory: Annotated[
+        str | None, typer.Option(help="GGUF: most memory of the weights, such as '<= 400 MB'. Default: that of Q4_K_M.")
+    ] = None,
+    weights: Annotated[
+        str | None, typer.Option("--format", help="GGUF: one format for all matrices, such as q4_k, instead of a mix.")
+    ] = None,
+    device: Annotated[
+        str | None,
+        typer.Option(
+            help="GGUF: chip that the limits are for; times are predicted from its data sheet. Default: this machine, "
+            "timed.",
+            autocompletion=completion.devices,
+        ),
+    ] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="GGUF: print the formats and their price, and write no file.")
+    ] = False,
+    out: Annotated[
+        Path | None, typer.Option(help="File to write. Default: NAME.quantised.onnx or NAME.mix.gguf here.")
+    ] = None,
     threads: Annotated[int, typer.Option(help="Threads of the runtime.", min=1)] = 1,
     minutes: Annotated[
         float, typer.Option(help="Most minutes for changes of single operators, after the exact choice.", min=0)
@@ -44,20 +72,28 @@ def command(
     seed: Annotated[int, typer.Option(help="Random seed of how data are split.", min=0)] = 0,
     as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON, without progress.")] = False,
 ) -> None:
-    """Make an ONNX file faster: try the runtime's number formats, and choose one for each operator by time and loss.
+    """Choose a number format for each operator or matrix of a model by measured time and measured loss.
 
-    One half of the data chooses, the other half scores. If nothing beats the original, nothing is written.
+    ONNX: the fastest file within a loss. GGUF: the mix of llama.cpp's formats that changes the model least within
+    limits of time and memory; where no mix is better, the answer is to use the stock file.
 
     chipwise quantize model.onnx --data inputs.npz --loss "<= 1 %"
+
+    chipwise quantize ./smollm2 --data text/ --tpot "<= 8 ms"
     """
     with stoppable():
         found = api.quantize(
             model,
-            data=data,
+            data=data[0] if len(data) == 1 else data,
             loss=loss,
             metric=metric,
             shapes=answers.parse_shapes(shape or ()),
             values=answers.parse_values(value or ()),
+            tpot=tpot,
+            memory=memory,
+            weights=weights,
+            device=device,
+            dry_run=dry_run,
             out=out,
             threads=threads,
             minutes=minutes,
@@ -67,6 +103,8 @@ def command(
         )
     if as_json:
         json_of(found)
+    elif isinstance(found, answers.QuantisedGguf):
+        _print_gguf(found)
     else:
         _print(found)
 
@@ -101,3 +139,47 @@ def _print(found: answers.QuantisedFile) -> None:
     put(
         f"file: {found.file} ({units.show(found.size_bytes, 'bytes')}, was {units.show(found.original_bytes, 'bytes')})"
     )
+
+
+def _print_gguf(found: answers.QuantisedGguf) -> None:
+    heads = ("size", "time of a token", "measured", "divergence", "measured")
+    table = Table(
+        title=f"{found.source} · promised, then measured; divergence from the source in nats a token, "
+        f"{found.held_tokens:,} held-out tokens",
+        columns=[Column(head="mix", prose=True), *(Column(head=head, right=True) for head in heads)],
+    )
+    for item in (found.chosen, *found.stock):
+        table.add(
+            item.name + ("" if item.keeps else " (beyond the limits)"),
+            units.show(item.size_bytes, "bytes"),
+            "–" if item.predicted_s is None else units.show(item.predicted_s, "time"),
+            "–" if item.step_s is None else units.show(item.step_s, "time"),
+            f"{item.predicted_loss:.4f}",
+            "–" if item.loss is None else f"{item.loss:.4f} ± {item.loss_error:.4f}",
+        )
+    print_table(table)
+    say(found.plan)
+    measured = [item for item in (found.chosen, *found.stock) if item.loss is not None]
+    for item in measured if len(found.chosen.domains) > 1 else ():
+        say(f"{item.name}: " + ", ".join(f"{name} {loss:.4f}" for name, loss in item.domains.items()))
+    for part, kinds in layers_of(found.formats):
+        say(f"  {part}: {kinds}")
+    say(f"verdict: {found.verdict}", bold=True)
+    if found.file is not None:
+        put(f"file: {found.file}")
+
+
+def layers_of(formats: Mapping[str, str]) -> list[tuple[str, str]]:
+    """The formats of each kind of matrix, layer by layer, with equal neighbours together.
+
+    >>> layers_of({"blk.0.attn_q.weight": "Q4_K", "blk.1.attn_q.weight": "Q4_K", "output.weight": "Q6_K"})
+    [('attn_q', 'Q4_K ×2'), ('output', 'Q6_K')]
+    """
+    kinds: dict[str, list[str]] = {}
+    for name, kind in formats.items():
+        kinds.setdefault(name.split(".")[-2], []).append(kind)
+    runs = {part: [(kind, len(list(group))) for kind, group in itertools.groupby(own)] for part, own in kinds.items()}
+    return [
+        (part, ", ".join(kind if count == 1 else f"{kind} ×{count}" for kind, count in each))
+        for part, each in runs.items()
+    ]

@@ -4,8 +4,8 @@ Metadata and tokenizer are those of the source. llama.cpp's stock mixes (``Q4_K_
 own quantiser follows with an importance matrix.
 
 References:
-    ``llama_tensor_get_type`` and ``tensor_type_fallback`` in llama.cpp's ``src/llama-quant.cpp``, from knowledge of
-    their behaviour; not yet compared with files that llama.cpp wrote.
+    ``llama_tensor_get_type`` and ``tensor_type_fallback`` in llama.cpp's ``src/llama-quant.cpp``. Types are equal to
+    those of files that ``llama_model_quantize`` (llama-cpp-python 0.3.36) writes: ``tests/unit/deploy``.
 """
 
 from __future__ import annotations
@@ -41,7 +41,14 @@ STOCK: Mapping[str, str] = {
     "Q2_K": "Q2_K",
 }
 """Stock mixes of llama.cpp, and the format of most of their matrices."""
-_FALLBACKS = {"Q4_K": "Q5_0", "Q5_K": "Q5_1", "Q6_K": "Q8_0"}  # for widths that are no multiple of 256
+_FALLBACKS = {  # for widths that are no multiple of 256
+    "Q2_K": "Q4_0",
+    "Q3_K": "Q4_0",
+    "Q4_K": "Q5_0",
+    "Q5_K": "Q5_1",
+    "Q6_K": "Q8_0",
+}
+_LAYERS_OF_70B = 80  # llama.cpp's sign of a 70 B model, whose value matrices are small
 
 
 def matrices(file: GgufFile) -> dict[str, tuple[int, int]]:
@@ -77,10 +84,17 @@ def stock_mix(name: str, file: GgufFile) -> dict[str, str]:
             layer, part = (int(found[1]), found[2]) if found else (0, "")
             order, total = (with_values.index(layer), len(with_values)) if part == "attn_v" else (layer, layers)
             kind = _stock_type(name, part, order, total, groups)
-        made[each] = kind if TYPES[kind].fits(width) else _FALLBACKS.get(kind, "IQ4_NL")
-        if not TYPES[made[each]].fits(width):
-            made[each] = "F16"
+            if part == "attn_v" and layers == _LAYERS_OF_70B and groups > 1 and kind in ("Q3_K", "Q4_K"):
+                kind = "Q5_K"
+        made[each] = fallback(kind, width)
     return made
+
+
+def fallback(kind: str, width: int) -> str:
+    """The format ``kind``, or the one that llama.cpp uses instead for rows of ``width`` values."""
+    if not TYPES[kind].fits(width):
+        kind = _FALLBACKS.get(kind, "IQ4_NL")
+    return kind if TYPES[kind].fits(width) else "F16"
 
 
 def _more_bits(layer: int, layers: int) -> bool:

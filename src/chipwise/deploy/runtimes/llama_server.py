@@ -76,6 +76,13 @@ class LlamaServer:
         asked = {"prompt": prompt if isinstance(prompt, str) else list(prompt), "n_predict": new, "temperature": 0}
         return str(self._post("/completion", asked)["content"])
 
+    def complete(self, prompt: Sequence[int], new: int) -> None:
+        """Generates exactly ``new`` tokens after ``prompt``, whose cache is kept for the next call."""
+        self._post(
+            "/completion",
+            {"prompt": list(prompt), "n_predict": new, "temperature": 0, "ignore_eos": True, "cache_prompt": True},
+        )
+
     def log_probabilities(self, tokens: Sequence[int], vocab_size: int) -> Float32Array:
         """Natural log probability of each token id after ``tokens``.
 

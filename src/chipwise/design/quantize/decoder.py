@@ -6,13 +6,15 @@ Axes: B windows of text, T tokens, D model width, V vocabulary.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Mapping
+from functools import partial
 
 import numpy as np
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
-from chipwise.core.arrays import Float32Array
+from chipwise.core.arrays import Float32Array, Float64Array
 from chipwise.deploy.export.gguf import NORMS, PROJECTIONS, layout, split_halves
 from chipwise.deploy.export.gguf_read import GgufFile, read_arch
 from chipwise.deploy.runtimes.ggml import TYPES, Rounding, ggml
@@ -53,7 +55,7 @@ class StreamedDecoder:
             stored = np.ascontiguousarray(tensor.data).view(np.uint8).reshape(int(tensor.shape[1]), -1)
             values = ggml().unpack(stored, kind, width)
         else:
-            values = self.file.values(name)
+            values = np.require(self.file.values(name), requirements="W")
         if not np.isfinite(values).all():
             raise SpecError("has values that are not finite (NaN or infinite)", file=str(self.file.path), field=name)
         return values
@@ -98,9 +100,48 @@ class StreamedDecoder:
         weight = torch.from_numpy(self.matrix("output_norm.weight"))
         return F.rms_norm(x_BTD, weight.shape, weight, self.arch.norm_eps)
 
+    @torch.no_grad()
+    def head_inputs(
+        self, tokens_BT: Tensor, mix: Mapping[str, str] | None = None, on_layer: Callable[[int], None] = lambda n: None
+    ) -> Tensor:
+        """Inputs of the head (B, T, D); with a mix, inputs of its matrices are rounded as llama.cpp's kernels do."""
+        x_BTD = self.embedded(tokens_BT)
+        for number in range(len(self.blocks)):
+            layer = self.layer(number)
+            for place, name in self.matrix_places(number).items() if mix else ():
+                how = TYPES[mix[name]].activations if mix else "none"
+                layer.get_submodule(place).register_forward_pre_hook(partial(_rounded_input, how))
+            x_BTD = self.run(layer, number, x_BTD)
+            on_layer(number + 1)
+        h_BTD = self.normed(x_BTD)
+        return rounded(h_BTD, TYPES[mix[self.head_name]].activations) if mix else h_BTD
+
     def head(self) -> Tensor:
         """The head's matrix (V, D)."""
         return torch.from_numpy(self.matrix(self.head_name))
+
+
+def _rounded_input(how: Rounding, _module: nn.Module, given: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+    return (rounded(given[0], how), *given[1:])
+
+
+@torch.no_grad()
+def divergence(
+    original: tuple[Tensor, Tensor], other: tuple[Tensor, Tensor], tokens_BT: Tensor
+) -> tuple[Float64Array, Float64Array]:
+    """Of each window: mean KL in nats of next-token distributions to the original's, and the original's loss in nats.
+
+    Args:
+        original: Inputs of the head (B, T, D), and the head (V, D).
+        other: The same of the other model.
+        tokens_BT: The text.
+    """
+    kl, loss = [], []
+    for h_TD, own_TD, tokens_T in zip(original[0], other[0], tokens_BT, strict=True):
+        log_TV, own_TV = (h_TD @ original[1].T).log_softmax(-1), (own_TD @ other[1].T).log_softmax(-1)
+        kl.append(float(F.kl_div(own_TV, log_TV, log_target=True, reduction="batchmean")))
+        loss.append(float(F.nll_loss(log_TV[:-1], tokens_T[1:])))
+    return np.array(kl), np.array(loss)
 
 
 def rounded(x: Tensor, how: Rounding) -> Tensor:

@@ -1,0 +1,438 @@
+"""Finds the GGUF mix of formats that changes a model least within limits of time and memory, and measures it.
+
+1. A Hugging Face folder is written as an FP16 GGUF file; a GGUF file is used as it is.
+2. One forward and one backward pass of calibration text give the loss of each format of each matrix.
+3. Each format is timed for each shape in llama.cpp's kernels, or priced on another chip by its data sheet.
+4. The mix of least loss within the limits is chosen exactly; its divergence and time are promised.
+5. The best stock mix within the same limits is written too. Both files are measured: divergence on held-out text, and
+   the time of a decode step in llama.cpp. If the chosen mix is not better, the stock file is the answer.
+"""
+
+from __future__ import annotations
+
+import math
+import shutil
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from importlib import metadata
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from chipwise.core import units
+from chipwise.core.arrays import Float64Array
+from chipwise.core.digest import digest, plain
+from chipwise.core.files import check_output, read_mapping, storage, write_json
+from chipwise.core.results import Result
+from chipwise.deploy.export import gguf
+from chipwise.deploy.export.gguf_mix import STOCK, Mix, fallback, matrices, mix_bytes, stock_mix, write_mix
+from chipwise.deploy.export.gguf_read import GgufFile
+from chipwise.deploy.export.hf import load_pretrained, require_folder
+from chipwise.deploy.kits.kits import sha256_of
+from chipwise.deploy.runtimes.ggml import TYPES, Bytes, ggml
+from chipwise.deploy.runtimes.llama_timing import PROMPT, STEPS, decode_times
+from chipwise.design.limits import parse_constraints
+from chipwise.design.quantize.chip_prices import predict_prices
+from chipwise.design.quantize.decoder import StreamedDecoder, divergence
+from chipwise.design.quantize.losses import Sensitivity, measure_losses
+from chipwise.design.quantize.mixes import Prices, choose_mix, measure_prices
+from chipwise.design.quantize.windows import Windows, text_files, windows_of
+from chipwise.errors import Infeasible, SpecError, StudyError, UnknownName, Unsupported
+from chipwise.model.arch.design import Design
+
+OnProgress = Callable[[str, int, int], None]
+FORMATS = tuple(name for name in TYPES if name not in ("F32", "IQ2_S", "IQ3_XXS"))
+USUAL = "Q4_K_M"  # the stock mix whose size and time are the limits if none are given
+PRICE_ROUNDS = 24
+TIME_ERROR, LOSS_ERROR = 0.1, 0.3  # nine of ten predictions; benchmarks/gguf_predictions.py
+_ATTEMPTS = 3  # choices until the measured time keeps the limit
+_UNTIMED = "token_embd.weight"
+_ANSWERS = "answers.json"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GgufMix:
+    """A mix: what is promised and what was measured (None if it was not)."""
+
+    name: str
+    size_bytes: int  # of all tensors
+    predicted_loss: float  # divergence in nats per token
+    predicted_s: float | None  # a decode step
+    loss: float | None = None  # measured on held-out text
+    loss_error: float | None = None  # standard error
+    step_s: float | None = None  # measured, the least of rounds
+    repeatability: float | None = None  # spread of the rounds, as a share
+    domains: Mapping[str, float] = field(default_factory=dict)  # measured divergence by text file
+    keeps: bool = True  # whether the limits are kept, by prediction
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class QuantisedGguf(Result):
+    """The answer for a GGUF file: a mix of formats, or a stock mix where none is better."""
+
+    source: str
+    file: str | None  # None after a dry run
+    verdict: str
+    plan: str  # formats of weights, activations and KV with their price, in one line
+    limits: Mapping[str, float]  # size in bytes, seconds of a decode step
+    chosen: GgufMix
+    stock: tuple[GgufMix, ...]
+    formats: Mapping[str, str]  # of each matrix of the written file
+    original_loss: float | None  # nats per token of the original on the held-out text
+    calibration_tokens: int
+    held_tokens: int
+    prices: str  # where prices are from
+
+    def headline(self) -> str:
+        """The verdict in one line."""
+        return f"{self.source}: {self.verdict}"
+
+    def rows(self) -> list[Mapping[str, object]]:
+        """One row for each mix."""
+        return [plain(each) for each in (self.chosen, *self.stock)]
+
+
+def quantize_gguf(
+    source: Path,
+    data: Sequence[str | Path],
+    *,
+    tpot: str | None,
+    memory: str | None,
+    weights: str | None,
+    device: str | None,
+    dry_run: bool,
+    out: Path | None,
+    seed: int,
+    resume: bool,
+    on_progress: OnProgress,
+) -> QuantisedGguf:
+    """See :func:`chipwise.quantize`."""
+    limits = _limits(tpot, memory)
+    texts = text_files(data)
+    kind = None if weights is None else _format(weights)
+    ggml()  # refuses early where no llama.cpp is installed
+    target = out or Path(
+        f"{source.stem if source.is_file() else source.resolve().name}.{(weights or 'mix').lower()}.gguf"
+    )
+    check_output(target, source=source)
+    folder = target.with_name(f"{target.name}.state")
+    if source.is_dir():
+        require_folder(source)
+    elif not source.is_file():
+        raise SpecError("there is no such file or folder", file=str(source))
+    stored = sorted(source.glob("*.safetensors")) if source.is_dir() else [source]
+    identity = digest([[sha256_of(file) for file in (*stored, *texts)], seed])
+    kept = _Kept(folder, identity, resume=resume)
+    file = GgufFile.open(_as_gguf(source, folder) if source.is_dir() else source)
+    run = _Run(file, texts, kept, device=device, seed=seed, on_progress=on_progress)
+    found = run.answer(target, limits, kind, dry_run=dry_run)
+    if not dry_run:
+        shutil.rmtree(folder, ignore_errors=True)
+    return replace(found, source=str(source))
+
+
+def _limits(tpot: str | None, memory: str | None) -> dict[str, float]:
+    given = {"tpot_p50": tpot, "peak_memory": memory}
+    names = {"tpot_p50": "time", "peak_memory": "size"}
+    made = {}
+    for item in parse_constraints({name: text for name, text in given.items() if text is not None}, field="limits"):
+        if item.op != "<=":
+            raise SpecError(f"must be an upper limit such as '<= 8 ms', not {item.text!r}", field=item.metric)
+        made[names[item.metric]] = item.limit
+    return made
+
+
+def _format(name: str) -> str:
+    known = {each.lower(): each for each in FORMATS}
+    if name.lower() not in known:
+        raise UnknownName("GGUF format", name, known)
+    return known[name.lower()]
+
+
+def _as_gguf(folder: Path, state: Path) -> Path:
+    """The model of a Hugging Face folder in FP16."""
+    made = state / "original.gguf"
+    if not made.exists():
+        arch, weights = load_pretrained(folder)
+        gguf.export(Design(arch=arch, weights="fp16"), weights, made, tokenizer=folder / "tokenizer.json")
+    return made
+
+
+class _Kept:
+    """Answers that took time, so that a stopped run can go on."""
+
+    def __init__(self, folder: Path, identity: str, *, resume: bool) -> None:
+        self.folder, self._path = folder, folder / _ANSWERS
+        self._held: dict[str, object] = {"identity": identity}
+        if self._path.exists():
+            self._held = read_mapping(self._path)
+            if self._held.get("identity") != identity:
+                raise StudyError(f"{folder}: holds a run of another model or text; remove it or name another --out")
+            if not resume:
+                raise StudyError(f"{folder}: holds this run, unfinished; go on with --resume, or remove the folder")
+        write_json(self._path, self._held)
+
+    def once(self, key: str, make: Callable[[], object]) -> object:
+        """The answer to ``key`` as JSON data, made once."""
+        if key not in self._held:
+            self._held[key] = plain(make())
+            write_json(self._path, self._held)
+        return self._held[key]
+
+    def numbers(self, key: str, make: Callable[[], Sequence[float]]) -> list[float]:
+        """The same for a list of numbers."""
+        found = self.once(key, make)
+        if not isinstance(found, list):
+            raise StudyError(f"{self._path}: {key!r} is no list; remove the folder")
+        return [float(each) for each in found]
+
+
+class _Run:
+    def __init__(
+        self,
+        file: GgufFile,
+        texts: Sequence[Path],
+        kept: _Kept,
+        *,
+        device: str | None,
+        seed: int,
+        on_progress: OnProgress,
+    ) -> None:
+        self.file, self.kept, self.device, self.progress = file, kept, device, on_progress
+        self.decoder, self.shapes = StreamedDecoder(file), matrices(file)
+        self.text: Windows = windows_of(file, texts, max_tokens=self.decoder.arch.max_tokens)
+        self.found: Sensitivity = measure_losses(
+            self.decoder, self.text.calibration, FORMATS, kept.folder / "losses", seed=seed, on_progress=on_progress
+        )
+        self.losses = self.found.losses
+        shapes, self.spread = sorted(set(self.shapes.values())), (1 - TIME_ERROR, 1 + TIME_ERROR)
+        self.rest_s = 0.0
+        if device is None:
+            on_progress("timing formats", 0, 1)
+            keys = [(kind, shape) for kind in FORMATS for shape in shapes if TYPES[kind].fits(shape[1])]
+
+            def timed() -> list[float]:
+                priced = measure_prices(shapes, FORMATS, rounds=PRICE_ROUNDS)
+                return [priced[key] for key in keys]
+
+            self.prices: Prices = dict(zip(keys, kept.numbers("prices", timed), strict=True))
+            usual = stock_mix(USUAL, file)
+            self.rest_s = max(0.0, min(self._times(usual)) - self._products_s(usual))
+        else:
+            chip = predict_prices(self.decoder.arch, self.shapes, device, FORMATS, context=PROMPT + STEPS)
+            self.prices, self.rest_s, self.spread = chip.prices, chip.rest_s, (chip.low, chip.high)
+            self.losses = {
+                name: {kind: loss for kind, loss in own.items() if (kind, self.shapes[name]) in chip.prices}
+                for name, own in self.losses.items()
+            }
+        self._original: Tensor | None = None
+
+    def answer(self, target: Path, limits: dict[str, float], kind: str | None, *, dry_run: bool) -> QuantisedGguf:
+        mixes = {name: stock_mix(name, self.file) for name in STOCK}
+        if not limits and kind is None:
+            usual = mixes[USUAL]
+            limits = {"size": mix_bytes(self.file, usual), "time": self._predicted_s(usual) or math.inf}
+        stock = {name: self._promise(name, mix, limits) for name, mix in mixes.items() if self._known(mix)}
+        chosen = self._choose(limits) if kind is None else self._uniform(kind)
+        name = "chosen" if kind is None else f"all {kind}"
+        promise = self._promise(name, chosen, limits)
+        keeping = [each for each in stock.values() if each.keeps]
+        rival = min(keeping, key=lambda each: each.predicted_loss, default=None)
+        measured = self.text.held.size if not dry_run else 0
+        verdict, file, original_loss = "dry run; nothing was written", None, None
+        if not dry_run:
+            promise, kl, chosen = self._kept_limit(promise, chosen, limits, fixed=kind is not None)
+            others: Float64Array | None = None
+            if rival is not None:
+                rival, others = self._measured(rival, mixes[rival.name])
+                stock[rival.name] = rival
+            original_loss = float(np.mean(self.kept.numbers("original loss", list)))
+            verdict, stock_wins = _verdict(promise, kl, rival, others, asked=kind is not None)
+            if stock_wins and rival is not None:
+                chosen = mixes[rival.name]
+            file = str(target)
+            with storage(target):
+                shutil.copyfile(self._made(chosen), target)
+        return QuantisedGguf(
+            source=str(self.file.path),
+            file=file,
+            verdict=verdict,
+            plan=self._plan(chosen),
+            limits=limits,
+            chosen=promise,
+            stock=tuple(sorted(stock.values(), key=lambda each: -each.size_bytes)),
+            formats=chosen,
+            original_loss=original_loss,
+            calibration_tokens=self.text.calibration.size,
+            held_tokens=measured,
+            prices=self._source(),
+        )
+
+    def _known(self, mix: Mix) -> bool:
+        return all(
+            kind in self.losses[name] and (name == _UNTIMED or (kind, self.shapes[name]) in self.prices)
+            for name, kind in mix.items()
+        )
+
+    def _uniform(self, kind: str) -> dict[str, str]:
+        for name, (_, width) in self.shapes.items():
+            if not TYPES[kind].fits(width):
+                instead = fallback(kind, width).lower()
+                raise Unsupported(
+                    f"{kind.lower()} stores blocks of {TYPES[kind].block} values, and {name} has rows of {width}; "
+                    f"use a format of smaller blocks such as {instead}, or leave --format out for a mix"
+                )
+        made = dict.fromkeys(self.shapes, kind)
+        if not self._known(made):
+            raise Unsupported(f"{kind.lower()} has no price on {self.device}")
+        return made
+
+    def _products_s(self, mix: Mix) -> float:
+        untied = "output.weight" in self.shapes
+        return sum(
+            self.prices[kind, self.shapes[name]] for name, kind in mix.items() if not (untied and name == _UNTIMED)
+        )
+
+    def _predicted_s(self, mix: Mix) -> float | None:
+        return self._products_s(mix) + self.rest_s if self._known(mix) else None
+
+    def _promise(self, name: str, mix: Mix, limits: Mapping[str, float]) -> GgufMix:
+        size, step_s = mix_bytes(self.file, mix), self._predicted_s(mix)
+        keeps = size <= limits.get("size", math.inf) and (step_s or math.inf) <= limits.get("time", math.inf) * 1.0001
+        loss = sum(self.losses[each][kind] for each, kind in mix.items())
+        return GgufMix(name=name, size_bytes=size, predicted_loss=loss, predicted_s=step_s, keeps=keeps)
+
+    def _choose(self, limits: Mapping[str, float], slack: float = 1.0) -> dict[str, str]:
+        """The mix of least loss within limits; those of the solver are of matrices alone."""
+        own = {}
+        if "size" in limits:
+            others = mix_bytes(self.file, {})
+            own["size"] = limits["size"] - others
+        if "time" in limits:
+            own["time"] = limits["time"] * slack - self.rest_s
+            if own["time"] <= 0:
+                raise Infeasible(
+                    f"all but the matrices takes {units.show(self.rest_s, 'time')} of a step; no format keeps "
+                    f"tpot <= {units.show(limits['time'], 'time')}"
+                )
+        return choose_mix(self.shapes, self.losses, self.prices, limits=own)
+
+    def _kept_limit(
+        self, promise: GgufMix, mix: dict[str, str], limits: Mapping[str, float], *, fixed: bool
+    ) -> tuple[GgufMix, Float64Array, dict[str, str]]:
+        """Measures the choice; chooses again with less time where the measured time breaks the limit."""
+        slack = 1.0
+        for _ in range(_ATTEMPTS):
+            found, kl = self._measured(promise, mix)
+            limit = limits.get("time", math.inf) * (1 + (found.repeatability or 0.0))
+            if fixed or found.step_s is None or found.step_s <= limit:
+                return found, kl, mix
+            slack *= limits["time"] / found.step_s
+            mix = self._choose(limits, slack)
+            promise = self._promise(promise.name, mix, limits)
+        return replace(found, keeps=False), kl, mix
+
+    def _measured(self, promise: GgufMix, mix: Mix) -> tuple[GgufMix, Float64Array]:
+        """The divergence on held-out text by window, and the time of a step where it can be measured here."""
+        kl = np.array(self.kept.numbers(f"divergence {self._label(mix)}", partial(self._divergence, mix)))
+        times = self._times(mix) if self.device is None else []
+        of = np.array(self.text.domains)
+        return replace(
+            promise,
+            loss=float(kl.mean()),
+            loss_error=float(kl.std(ddof=1) / len(kl) ** 0.5),
+            step_s=min(times, default=None),
+            repeatability=float(np.median(times) / min(times) - 1) if times else None,
+            domains={name: float(kl[of == name].mean()) for name in dict.fromkeys(self.text.domains)},
+        ), kl
+
+    def _label(self, mix: Mix) -> str:
+        return next((name for name in STOCK if stock_mix(name, self.file) == mix), digest(dict(mix)))
+
+    def _times(self, mix: Mix) -> list[float]:
+        def timed() -> list[float]:
+            file = self._made(mix)
+            self.progress(f"timing {file.stem}", 0, 1)
+            return decode_times([file])[0]
+
+        return self.kept.numbers(f"times {self._label(mix)}", timed)
+
+    def _divergence(self, mix: Mix) -> list[float]:
+        layers, held = len(self.decoder.blocks), torch.from_numpy(self.text.held)
+        if self._original is None:
+            stage = "original on held-out text"
+            self._original = self.decoder.head_inputs(held, on_layer=lambda n: self.progress(stage, n, layers))
+        file = self._made(mix)
+        made, stage = StreamedDecoder(GgufFile.open(file)), f"{file.stem} on held-out text"
+        inputs = made.head_inputs(held, mix, on_layer=lambda n: self.progress(stage, n, layers))
+        kl, loss = divergence((self._original, self.decoder.head()), (inputs, made.head()), held)
+        self.kept.numbers("original loss", loss.tolist)
+        return [float(each) for each in kl]
+
+    def _made(self, mix: Mix) -> Path:
+        """The file of a mix."""
+        label, done = self._label(mix), 0
+        path = self.kept.folder / f"{label}.gguf"
+        if path.exists():
+            return path
+
+        def pack(name: str, kind: str) -> Bytes:
+            nonlocal done
+            done += 1
+            self.progress(f"writing {label}", done, len(mix))
+            weight = self.found.importance.get(name, np.ones(self.shapes[name][1], np.float32))
+            return ggml().pack(self.decoder.matrix(name), TYPES[kind], weight)
+
+        return write_mix(self.file, mix, path, pack, name=label)
+
+    def _source(self) -> str:
+        if self.device is not None:
+            return f"predicted from the data sheet of {self.device}"
+        lib = ggml()
+        return (
+            f"measured here in the kernels of {lib.package} {metadata.version(lib.package)}, {lib.vectors()}, 1 thread"
+        )
+
+    def _plan(self, mix: Mix) -> str:
+        """Formats of weights, activations and KV with their price, in one line."""
+        sizes = Counter[str]()
+        for name, kind in mix.items():
+            sizes[kind] += self.shapes[name][0] * self.shapes[name][1]
+        total = sum(sizes.values())
+        shares = ", ".join(
+            f"{kind} {units.show(size / total, 'share', digits=2)}" for kind, size in sizes.most_common()
+        )
+        bits = sum(TYPES[kind].bits * size for kind, size in sizes.items()) / total
+        hows = sorted({TYPES[kind].activations for kind in mix.values()} - {"none"})
+        layers = [each.attention for each in self.decoder.arch.layers if each.attention is not None]
+        kv_bytes = sum(2 * each.kv_heads * each.head_size * 2 for each in layers)
+        step_s = self._predicted_s(mix)
+        low, high = ((step_s or 0.0) * share for share in self.spread)
+        return (
+            f"weights {shares} ({bits:.2f} bits) · activations {' and '.join(hows)} (llama.cpp's kernels) · KV f16, "
+            f"{units.show(kv_bytes, 'bytes')} a token · {units.span(step_s or 0.0, low, high, 'time')} a token, "
+            f"predicted; prices {self._source()}"
+        )
+
+
+def _verdict(
+    chosen: GgufMix, kl: Float64Array, rival: GgufMix | None, others: Float64Array | None, *, asked: bool
+) -> tuple[str, bool]:
+    """The verdict, and whether the stock mix is written."""
+    if rival is None or others is None or rival.loss is None or chosen.loss is None:
+        return "the chosen mix; no stock mix keeps the limits", False
+    gain = others - kl
+    error = float(gain.std(ddof=1) / len(gain) ** 0.5)
+    less = units.show(abs(1 - chosen.loss / rival.loss), "share", digits=2)
+    if asked:
+        word = "less" if chosen.loss < rival.loss else "more"
+        return f"one format, as asked: {less} {word} divergence than {rival.name}", False
+    slower = chosen.step_s is not None and not chosen.keeps
+    if slower or float(gain.mean()) <= 2 * error:
+        why = "the measured time breaks the limit" if slower else "its divergence is not less beyond the error"
+        return f"use the stock file: {rival.name} (the chosen mix loses: {why})", True
+    return f"the chosen mix: {less} less divergence than {rival.name}, the best stock mix within the limits", False

@@ -1,0 +1,86 @@
+"""Windows of calibration and held-out text for a GGUF file, from text files; each file is a domain."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+from tokenizers import Tokenizer
+
+from chipwise.core.files import read_text
+from chipwise.deploy.export.gguf_read import GgufFile
+from chipwise.deploy.export.gguf_tokenizer import GgufTokenizer, hugging_face_files
+from chipwise.errors import DataError, Unsupported, counted
+
+WINDOW = 256  # tokens
+CALIBRATION, HELD_OUT = 8, 16  # windows in all, where the text is long enough
+LEAST = 2  # windows of each kind
+_HELD = 3  # the last third of each file is held out
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Windows:
+    """Text in tokens (windows, T)."""
+
+    calibration: npt.NDArray[np.int64]
+    held: npt.NDArray[np.int64]
+    domains: tuple[str, ...]  # of each held-out window, the file's name
+
+
+def text_files(data: Sequence[str | Path]) -> list[Path]:
+    """The files of ``data``: files as given, and the ``.txt`` files of folders.
+
+    Raises:
+        DataError: A path does not exist, or a folder has no ``.txt`` file.
+    """
+    found: list[Path] = []
+    for each in map(Path, data):
+        inside = sorted(each.rglob("*.txt")) if each.is_dir() else [each]
+        if not inside:
+            raise DataError("the folder has no .txt file", file=str(each), field="data")
+        if not inside[0].is_file():
+            raise DataError("there is no such file or folder", file=str(each), field="data")
+        found += inside
+    return found
+
+
+def windows_of(file: GgufFile, texts: Sequence[Path], *, max_tokens: int) -> Windows:
+    """Windows that are spread evenly over the texts: two thirds of each calibrate, the last third is held out.
+
+    Raises:
+        DataError: A text is too short.
+        Unsupported: The file has no tokenizer, or one that is not computed here.
+    """
+    tokenizer = GgufTokenizer.of_fields(file.fields, file=str(file.path))
+    if tokenizer is None:
+        raise Unsupported(f"{file.path}: the file has no tokenizer, so no text can be read with it")
+    files = hugging_face_files(tokenizer, max_tokens=max_tokens)
+    reader = Tokenizer.from_str(json.dumps(files["tokenizer.json"]))
+    begin = [tokenizer.roles["bos"]] if tokenizer.adds_bos and "bos" in tokenizer.roles else []
+    size = min(WINDOW, max_tokens)
+    calibration, held, domains = [], [], []
+    for text in texts:
+        ids = reader.encode(read_text(text), add_special_tokens=False).ids
+        step = size - len(begin)
+        cut = [begin + ids[i : i + step] for i in range(0, len(ids) - step + 1, step)]
+        if len(cut) < 2 * LEAST + 1:
+            raise DataError(
+                f"has {counted(len(ids), 'token')}; at least {(2 * LEAST + 1) * step:,} are needed, {size} to a window",
+                file=str(text),
+                field="data",
+            )
+        rest = max(LEAST, len(cut) // _HELD)
+        calibration += _spread(cut[:-rest], max(LEAST, CALIBRATION // len(texts)))
+        kept = _spread(cut[-rest:], max(LEAST, HELD_OUT // len(texts)))
+        held += kept
+        domains += [text.name] * len(kept)
+    return Windows(calibration=np.array(calibration, np.int64), held=np.array(held, np.int64), domains=tuple(domains))
+
+
+def _spread(items: list[list[int]], count: int) -> list[list[int]]:
+    places = np.unique(np.linspace(0, len(items) - 1, min(count, len(items))).round().astype(int))
+    return [items[place] for place in places]
