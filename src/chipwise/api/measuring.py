@@ -12,6 +12,7 @@ from chipwise.core.extras import require
 from chipwise.deploy.graphs.modules import Module
 from chipwise.deploy.teach import machine
 from chipwise.design.models import exports, kits, measured_parts, measuring
+from chipwise.design import quantize as files
 from chipwise.design.quantize import onnx_file
 from chipwise.errors import SpecError
 
@@ -105,9 +106,7 @@ def quantize(
         raise SpecError("must be text files or folders of them for this model", field="data")
     for module in ("torch", "tokenizers", "safetensors", "gguf", "scipy"):
         require(module)
-    from chipwise.design.quantize.gguf_file import quantize_gguf
-
-    return quantize_gguf(
+    return files.quantize_gguf(
         Path(model), [data] if isinstance(data, str | Path) else data, tpot=tpot, memory=memory, weights=weights,
         device=device, dry_run=dry_run, out=target, seed=seed, resume=resume, on_progress=on_progress,
     )  # fmt: skip

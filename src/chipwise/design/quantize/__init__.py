@@ -4,3 +4,16 @@ ONNX files: a format for each operator (``onnx_file``); graphs live in a child p
 GGUF files (``gguf_file``): losses of llama.cpp's formats by matrix from ``windows`` of text (``losses``, ``decoder``),
 prices measured here (``mixes``) or predicted for another chip (``chip_prices``), and an exact choice.
 """
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from chipwise.core.lazy import on_first_use
+
+if TYPE_CHECKING:
+    from chipwise.design.quantize.gguf_file import quantize_gguf
+
+__all__ = ["quantize_gguf"]
+
+__getattr__, __dir__ = on_first_use(__name__, __file__)  # torch is loaded only for models that need it
