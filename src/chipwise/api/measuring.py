@@ -11,8 +11,8 @@ from chipwise.core.arrays import AnyArray
 from chipwise.core.extras import require
 from chipwise.deploy.graphs.modules import Module
 from chipwise.deploy.teach import machine
-from chipwise.design.models import exports, kits, measured_parts, measuring
 from chipwise.design import quantize as files
+from chipwise.design.models import exports, kits, measured_parts, measuring
 from chipwise.design.quantize import onnx_file
 from chipwise.errors import SpecError
 
