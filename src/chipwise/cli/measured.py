@@ -71,6 +71,8 @@ def measurement_table(
     table.add("energy", energy, "", "", "")
     table.add("instruction set", found.instructions, "", "", "")
     print_table(table)
+    if not found.encodes:
+        say("a step of TPOT is a gap between two tokens (ITL), as requests run one after another")
     for quantity in quantities:
         put(histogram(found, quantity, bins=min(BINS, width() - 45)))
     _verdict(found)

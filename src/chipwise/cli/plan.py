@@ -42,6 +42,9 @@ def command(
     tpot_p50: Annotated[str | None, typer.Option(help="Limit on the median time per output token.")] = None,
     tpot_p95: Annotated[str | None, typer.Option(help="On its P95.")] = None,
     tpot_p99: Annotated[str | None, typer.Option(help="Limit on its P99, such as 40ms.")] = None,
+    itl_p50: Annotated[str | None, typer.Option(help="Limit on the median gap between two tokens.")] = None,
+    itl_p95: Annotated[str | None, typer.Option(help="On its P95.")] = None,
+    itl_p99: Annotated[str | None, typer.Option(help="Limit on its P99, such as 100ms.")] = None,
     e2e_p50: Annotated[str | None, typer.Option(help="Limit on the median end-to-end time.")] = None,
     e2e_p95: Annotated[str | None, typer.Option(help="On its P95.")] = None,
     e2e_p99: Annotated[str | None, typer.Option(help="On its P99.")] = None,
@@ -113,11 +116,11 @@ def command(
     for path in (html, out):
         if path is not None:
             check_output(path)
-    given = {
-        "ttft_p50": ttft_p50, "ttft_p95": ttft_p95, "ttft_p99": ttft_p99, "tpot_p50": tpot_p50, "tpot_p95": tpot_p95,
-        "tpot_p99": tpot_p99, "e2e_p50": e2e_p50, "e2e_p95": e2e_p95, "e2e_p99": e2e_p99,
-    }  # fmt: skip
-    limits: dict[str, object] = {name: value for name, value in given.items() if value is not None}
+    limits: dict[str, object] = {
+        name: value
+        for name, value in context.params.items()
+        if name.partition("_")[0] in answers.MEASURES and value is not None
+    }
     with progress_bar("planning", quiet=as_json) as advance:
         found = api.plan(model, out=out, resume=resume, on_progress=advance) if in_file else api.plan(
             model, rate=rate, trace=trace, prompt=prompt, new=new, spread=spread, shared_tokens=shared_tokens,
@@ -202,13 +205,13 @@ def _check(file: Path, results: Path | None, as_json: bool) -> None:
 def _print(found: answers.FleetPlan) -> None:
     say(found.headline(), bold=True)
     right = {
-        "$/h": 0, "needed": 2, "P99 TTFT": 0, "P99 TPOT": 1, "chance": 0, "saturates at": 4, "$/M in": 5, "$/M out": 3,
-        "J/token": 6,
+        "$/h": 0, "needed": 2, "P99 TTFT": 0, "P99 TPOT": 1, "P99 ITL": 1, "chance": 0, "saturates at": 4, "$/M in": 5,
+        "$/M out": 3, "J/token": 6,
     }  # fmt: skip
     columns = [Column(head=head, right=True, drop=drop) for head, drop in right.items()]
     table = Table(columns=[Column(head="fleet", prose=True), *columns, Column(head="bottleneck", drop=7)])
     for option in found.options:
-        times: list[Any] = [option.times.get(name) for name in ("ttft_p99", "tpot_p99")]
+        times: list[Any] = [option.times.get(name) for name in ("ttft_p99", "tpot_p99", "itl_p99")]
         table.add(
             f"{option.label} ({option.about_margin})" if option.pays_for_certainty else option.label,
             "unknown" if option.usd_per_h is None else f"{option.usd_per_h:,.2f}",

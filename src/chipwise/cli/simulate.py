@@ -75,7 +75,7 @@ def command(
     html: options.Page = None,
     as_json: options.AsJson = False,
 ) -> None:
-    """Simulate one arrangement under load: TTFT, TPOT, end-to-end times, queue, batch and KV cache.
+    """Simulate one arrangement under load: TTFT, TPOT, gaps between tokens, end-to-end times, queue, KV cache.
 
     chipwise simulate meta-llama/Llama-3.1-8B --device rtx-4090 --runtime vllm --weights fp8 --rate 4/s --prompt 1500
 
@@ -117,7 +117,7 @@ def command(
 
 def _print(model: str, found: answers.Simulation) -> None:
     say(f"{model} on {found.headline()}", bold=True)
-    names = {"ttft": "TTFT", "tpot": "TPOT", "e2e": "end to end", "queue": "waiting"}
+    names = {"ttft": "TTFT", "tpot": "TPOT", "itl": "gaps between tokens", "e2e": "end to end", "queue": "waiting"}
     heads = {"mean": 2, "p50": 0, "p90": 3, "p95": 4, "p99": 0}
     table = Table(
         columns=[

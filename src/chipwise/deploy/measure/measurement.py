@@ -22,7 +22,7 @@ from chipwise.model.ops.workload import Phase, Workload
 SCHEMA = "chipwise.measurement/1"
 MOST_THREADS = 2**20
 MOST_BYTES = 2**62
-METRICS = ("ttft_p50", "ttft_p95", "ttft_p99", "tpot_p50", "tpot_p95", "tpot_p99", "peak_memory")
+METRICS = ("ttft_p50", "ttft_p95", "ttft_p99", "tpot_p50", "tpot_p95", "tpot_p99", "itl_p50", "itl_p99", "peak_memory")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
@@ -83,9 +83,9 @@ class Measurement(Result):
 
     def rows(self) -> list[dict[str, object]]:
         """One row per metric that could be measured, in SI units."""
-        known = [name for name in METRICS if not (self.encodes and name.startswith("tpot"))]
+        known = [name for name in METRICS if not (self.encodes and name.startswith(("tpot", "itl")))]
         if self.steps_per_sample > 1:
-            known = [name for name in known if name not in ("tpot_p95", "tpot_p99")]
+            known = [name for name in known if name not in ("tpot_p95", "tpot_p99", "itl_p99")]
         if self.peak_memory_bytes is None:
             known.remove("peak_memory")
         return [{"metric": name, "measured": self.metric(name)} for name in known]

@@ -32,7 +32,7 @@ FORMAT = "chipwise plan 1"  # value of ``format`` in plan files
 SUREST = NormalDist().cdf(max(NODES)) - 1e-9  # highest probability that replays can establish
 MUCH = 2.0  # if the fleet exceeds the needed devices by more than this factor, most of it is margin
 DEPLOYED = ("device", "runtime", "weights", "tp", "pp", "ep", "dp")  # fields of an option's deployment
-SHOWN = ("ttft_p50", "ttft_p99", "tpot_p50", "tpot_p99", "e2e_p50", "e2e_p99")
+SHOWN = ("ttft_p50", "ttft_p99", "tpot_p50", "tpot_p99", "itl_p50", "itl_p99", "e2e_p50", "e2e_p99")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -129,7 +129,7 @@ class Option(Result):
     def headline(self) -> str:
         """The option in a sentence."""
         parts = []
-        for name, label in (("ttft_p99", "P99 TTFT"), ("tpot_p99", "P99 TPOT")):
+        for name, label in (("ttft_p99", "P99 TTFT"), ("tpot_p99", "P99 TPOT"), ("itl_p99", "P99 ITL")):
             if name in self.times:
                 each = self.times[name]
                 shown = units.interval(each.value, each.low, each.high, "time")

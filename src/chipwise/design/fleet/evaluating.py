@@ -290,7 +290,7 @@ class Evaluator:
             if each.name in self.question.class_limits and len(self.question.classes) > 1:
                 rows = np.flatnonzero(part.load.kind == number)
                 if len(rows):
-                    found |= {f"{each.name}:{name}": value for name, value in metrics_of(_rows(part, rows)).items()}
+                    found |= {f"{each.name}:{name}": value for name, value in metrics_of(part.taken(rows)).items()}
             elif each.name in self.question.class_limits:
                 found |= {f"{each.name}:{name}": value for name, value in metrics_of(part).items()}
         figures = outcome(served, lanes=lanes)
@@ -354,18 +354,6 @@ def _typical(load: Load, *, generates: bool) -> RequestClass:
     """A class of requests with a trace's mean sizes."""
     new = round(float(load.new_tokens.mean())) if generates else 0
     return RequestClass(prompt_tokens=max(round(float(load.prompt_tokens.mean())), 1), new_tokens=new)
-
-
-def _rows(served: Served, rows: np.ndarray) -> Served:
-    return replace(
-        served,
-        load=served.load.taken(rows),
-        arrival_s=served.arrival_s[rows],
-        scheduled_s=served.scheduled_s[rows],
-        first_s=served.first_s[rows],
-        last_s=served.last_s[rows],
-        preemptions=served.preemptions[rows],
-    )
 
 
 def deviations(confidence: float) -> float:

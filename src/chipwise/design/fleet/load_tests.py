@@ -15,9 +15,14 @@ from chipwise.design.fleet.question import MOST_RATE
 from chipwise.errors import SpecError, short
 from chipwise.predict.load.outcome import STATISTICS
 
-_VLLM = {"ttft": "ttft", "tpot": "tpot", "e2el": "e2e"}
-_INFERENCE_PERF = {"time_to_first_token": "ttft", "time_per_output_token": "tpot", "request_latency": "e2e"}
-_GENAI_PERF = {"time_to_first_token": "ttft", "inter_token_latency": "tpot", "request_latency": "e2e"}
+_VLLM = {"ttft": "ttft", "tpot": "tpot", "itl": "itl", "e2el": "e2e"}
+_INFERENCE_PERF = {
+    "time_to_first_token": "ttft", "time_per_output_token": "tpot", "inter_token_latency": "itl",
+    "request_latency": "e2e",
+}  # fmt: skip
+_GENAI_PERF = {  # its inter-token latency is the mean of a request
+    "time_to_first_token": "ttft", "inter_token_latency": "tpot", "request_latency": "e2e",
+}  # fmt: skip
 MOST_S = 1e7  # longest plausible request: four months
 _UNITS = {"ms": 1e-3, "s": 1.0, "us": 1e-6, "ns": 1e-9}
 
@@ -127,7 +132,7 @@ def _times(
     found = {}
     for statistic, name in names.items():
         value = row.get(name)
-        if measure == "tpot" and value == 0 and not isinstance(value, bool):
+        if measure in ("tpot", "itl") and value == 0 and not isinstance(value, bool):
             continue  # no request had a second token
         time = _measured(value, f"{field}{name}", most=MOST_S / factor, what="time")
         if time is not None:

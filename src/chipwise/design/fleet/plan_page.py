@@ -189,13 +189,13 @@ def _options(plan: FleetPlan) -> str:
             needed += f" (${option.needed_usd_per_h:,.2f}/h)"
         shown = [
             "–" if each is None else units.span(each.value, each.low, each.high, "time")
-            for each in (option.times.get("ttft_p99"), option.times.get("tpot_p99"))
+            for each in map(option.times.get, ("ttft_p99", "tpot_p99", "itl_p99"))
         ]
         chance = units.show(option.chance, "share", digits=2)
         label = f"{option.label} ({option.about_margin})" if option.pays_for_certainty else option.label
         rows.append((label, price, needed, *shown, chance, option.bottleneck))
-    head = ["fleet", "price", "needed", "P99 TTFT", "P99 TPOT", "chance", "bottleneck"]
-    return text_table(head, rows, numbers={1, 2, 5})
+    head = ["fleet", "price", "needed", "P99 TTFT", "P99 TPOT", "P99 ITL", "chance", "bottleneck"]
+    return text_table(head, rows, numbers={1, 2, 6})
 
 
 def _front(plan: FleetPlan) -> Figure | None:

@@ -11,7 +11,7 @@ from chipwise.core import units
 from chipwise.core.fields import whole_number
 from chipwise.design.fleet.arrangements import copies_share
 from chipwise.design.fleet.offered_load import OfferedLoad
-from chipwise.design.fleet.question import above_zero
+from chipwise.design.fleet.question import above_zero, rate_of
 from chipwise.design.fleet.simulating import ReplicaGroup, Simulation, simulated
 from chipwise.errors import SpecError, counted
 from chipwise.model.arch.arch import ArchSpec
@@ -144,6 +144,7 @@ def simulate_model(
         apart=pools.decoding(first, clients=loads[0].clients is not None),
         link_bytes_per_s=link_bytes_per_s,
         closed=offered is None or offered.closed,
+        asked_per_s=None if offered is None or offered.rate is None else rate_of(offered.rate),
         about_load=counted(len(loads[0]), "request") if offered is None else offered.describe(arch, loads[0]),
         on_progress=on_progress,
     )

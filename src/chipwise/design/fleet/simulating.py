@@ -71,9 +71,10 @@ class Simulation(Result):
     def headline(self) -> str:
         """The main latencies, and the saturation."""
         parts = []
-        for name, label in (("ttft_p99", "P99 TTFT"), ("tpot_p99", "P99 TPOT"), ("e2e_p99", "P99 end to end")):
-            if name in self.times:
-                each = self.times[name]
+        names = {"ttft": "P99 TTFT", "tpot": "P99 TPOT", "itl": "P99 gap between tokens", "e2e": "P99 end to end"}
+        for name, label in names.items():
+            if f"{name}_p99" in self.times:
+                each = self.times[f"{name}_p99"]
                 parts.append(f"{label} {units.span(each.value, each.low, each.high, 'time')}")
         full = ""
         if self.saturation_per_s is not None:
@@ -96,6 +97,7 @@ def simulated(
     apart: ReplicaGroup | None = None,
     link_bytes_per_s: float | None = None,
     closed: bool = False,
+    asked_per_s: float | None = None,
     about_load: str = "",
     on_progress: Callable[[int, int], None] | None = None,
 ) -> Simulation:
@@ -107,6 +109,7 @@ def simulated(
         apart: The decode pool, if it is separate.
         link_bytes_per_s: Bandwidth between the two. Default: that of the prefill device's links.
         closed: Whether to count all requests instead of only the steady part.
+        asked_per_s: Requests per second that the loads were drawn for. Default: the rate of the first load.
         about_load: The load in words.
         on_progress: Called with the number of finished requests and of all requests.
 
@@ -141,7 +144,7 @@ def simulated(
             if on_progress is not None:
                 on_progress(ended, total)
     assert middle is not None
-    return _simulation(loads, pools, apart, middle, found, about_load)
+    return _simulation(loads, pools, apart, middle, found, about_load, asked_per_s)
 
 
 def _pool(part: ReplicaGroup, longest: int) -> Pool:
@@ -158,6 +161,7 @@ def _simulation(
     middle: Served,
     found: Mapping[float, Sequence[Mapping[str, float]]],
     about_load: str,
+    asked_per_s: float | None,
 ) -> Simulation:
     def mean(z: float, name: str) -> float:
         return float(np.mean([each[name] for each in found[z] if name in each]))
@@ -172,21 +176,25 @@ def _simulation(
     load = loads[0]
     prices = [_price(pool) for pool in pools]
     price = None if any(each is None for each in prices) else sum(each for each in prices if each is not None)
-    inputs, outputs = usd_per_million(
-        price, load, requests_per_s=figures.requests_per_s, reading_share=figures.reading_share
-    )
     padded = any(pool.replica.policy.padded for pool in pools)  # the amount of padding is random
     drafts = pools[0].replica.policy.speculation
     free = []
     if drafts is not None and drafts.draft is None:
         free = ["drafts are n-grams copied from the text, which cost nothing; name a draft model with draft"]
     full, lacking = (None, "padding") if padded else _saturations(pools, load, apart)
+    offered: float | None = load.rate_per_s if asked_per_s is None else asked_per_s
+    if load.clients is not None or not math.isfinite(offered or 0.0):
+        offered = None
+    lasting = figures.requests_per_s  # of a load that goes on; a replay's last requests end after its last arrival
+    if offered is not None and not figures.failed and full is not None and offered <= full:
+        lasting = offered
+    inputs, outputs = usd_per_million(price, load, requests_per_s=lasting, reading_share=figures.reading_share)
     asked = [pool.replica.request for pool in pools]
     notes = list(dict.fromkeys(said for each in asked for said in taken_for(each.model, each.device)))
     notes += [] if (pause := load.silence()) is None else [pause]
-    if full is not None and load.clients is None and load.rate_per_s > full:
+    if full is not None and offered is not None and offered > full:
         notes.append(
-            f"{units.number(load.rate_per_s)} requests/s exceed the {units.number(full)} that it can serve: the "
+            f"{units.number(offered)} requests/s exceed the {units.number(full)} that it can serve: the "
             f"queue keeps growing, and times depend on the number of replayed requests"
         )
     return Simulation(
@@ -196,7 +204,7 @@ def _simulation(
         failed=figures.failed,
         requests_per_s=figures.requests_per_s,
         output_tokens_per_s=figures.output_tokens_per_s,
-        offered_per_s=None if load.clients is not None or not math.isfinite(load.rate_per_s) else load.rate_per_s,
+        offered_per_s=offered,
         mean_in_flight=figures.mean_in_flight,
         busy_share=figures.busy_share,
         preemptions=figures.preemptions,

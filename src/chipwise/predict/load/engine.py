@@ -12,7 +12,7 @@ import heapq
 from array import array
 from collections import OrderedDict, deque
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import ceil, inf
 
 import numpy as np
@@ -20,6 +20,7 @@ import numpy.typing as npt
 
 from chipwise.core.arrays import Float64Array
 from chipwise.errors import DoesNotFit
+from chipwise.predict.load.gaps import Spans, spans_of
 from chipwise.predict.load.load import Load
 from chipwise.predict.load.policy import Policy
 from chipwise.predict.load.step_times import StepTimes
@@ -45,8 +46,9 @@ class Served:
     """Outcome of a replay. Arrays have one value per request, in seconds since the load began.
 
     ``first_s`` and ``last_s`` are the times at which the first and last token reached the client; ``UNSERVED`` if the
-    client gave up before. ``steps``, ``busy_s`` and its part for prompts describe the engine. ``blocked`` counts
-    the steps that left a request waiting, by the missing resource: ``cache``, ``sequences``, ``tokens``.
+    client gave up before. ``spans`` are the decode steps of each request. ``steps``, ``busy_s`` and its part for
+    prompts describe the engine. ``blocked`` counts the steps that left a request waiting, by the missing resource:
+    ``cache``, ``sequences``, ``tokens``.
     """
 
     load: Load
@@ -55,6 +57,7 @@ class Served:
     first_s: Float64Array
     last_s: Float64Array
     preemptions: npt.NDArray[np.int64]
+    spans: Spans
     computed_tokens: int  # computed positions, including recomputation after preemption
     steps: int
     busy_s: float
@@ -66,6 +69,19 @@ class Served:
     def done(self) -> npt.NDArray[np.bool_]:
         """Mask of requests that were answered completely."""
         return self.last_s >= 0
+
+    def taken(self, rows: npt.NDArray[np.int64]) -> Served:
+        """The outcome of the selected requests alone, in order; the engine's figures stay."""
+        return replace(
+            self,
+            load=self.load.taken(rows),
+            arrival_s=self.arrival_s[rows],
+            scheduled_s=self.scheduled_s[rows],
+            first_s=self.first_s[rows],
+            last_s=self.last_s[rows],
+            preemptions=self.preemptions[rows],
+            spans=self.spans.taken(rows, len(self.load)),
+        )
 
 
 @dataclass(slots=True)
@@ -140,6 +156,9 @@ class _Engine:
         self.ends: list[tuple[int, int, int]] = []  # step, request, admission
         self.joined = [-1] * count  # the step from which a request decodes; -1 if it is not decoding
         self.context = [0] * count  # cached positions of each request at that step
+        self.since = [0.0] * count  # time of the token before that step
+        self.spans: list[tuple[int, float, int, int]] = []  # see ``spans_of``
+        self.runs: list[tuple[float, int, float, float]] = []
         self.left = list(self.new)  # tokens still to be generated
         self.reading: tuple[int, int, int] | None = None  # request, computed positions, all positions
         self.n = 0  # number of decoding sequences
@@ -315,6 +334,7 @@ class _Engine:
         else:
             self.used[i] += (self.step - self.joined[i]) * self.pace / self.size
         self._release(i)
+        self.spans.append((i, self.since[i], self.joined[i], self.step))
         self.joined[i] = -1
         self.n -= 1
         if not self.n:
@@ -388,11 +408,14 @@ class _Engine:
         """Moves request ``i``, with ``total`` cached positions, to decoding from the next step on."""
         left = self.left[i] - 1
         if left <= 0:
+            if self.preempted[i]:  # its last token ends a gap, too
+                self.spans.append((i, self.now, self.step, self.step))
             self._release(i)
             self._answered(i)
             return
         self.left[i] = left
         self.joined[i], self.context[i] = self.step, total
+        self.since[i] = max(self.now, self.arrivals[i])
         self.place[i] += 1
         self.order.append(i)
         steps = left
@@ -428,6 +451,7 @@ class _Engine:
         started = self.now
         self._pass(seconds)
         if n:
+            self.runs.append((started, 1, seconds, seconds))
             self.step += 1
             self.held += n * self.pace
         if n:
@@ -465,7 +489,7 @@ class _Engine:
             return
         stop = self.ends[0][0] - self.step
         fitting = self._steps_with_room(stop)
-        if fitting == 0:
+        if fitting <= 0:  # below: a block was lent to a sequence beside prompts of the same step
             self._grow_one()  # may preempt sequences
             n = self.n
             first_s = self._decode_s(n, self.held / n)
@@ -528,6 +552,7 @@ class _Engine:
 
     def _advance(self, steps: int, first_s: float, last_s: float) -> None:
         """Runs ``steps`` steps with durations from ``first_s`` to ``last_s``, evenly spaced."""
+        self.runs.append((self.now, steps, first_s, last_s))
         self._pass(0.5 * steps * (first_s + last_s), steps)
         self.computed += steps * self.n
         self.step += steps
@@ -583,6 +608,7 @@ class _Engine:
             first_s=first,
             last_s=last,
             preemptions=np.array(self.preempted, dtype=np.int64),
+            spans=spans_of(self.runs, self.spans),
             computed_tokens=self.computed,
             steps=self.steps,
             busy_s=self.busy_s,

@@ -17,6 +17,7 @@ from chipwise.errors import SpecError, Unsupported
 from chipwise.model.arch.arch import ArchSpec
 from chipwise.predict.load.cache import cache_of
 from chipwise.predict.load.engine import Served, replay
+from chipwise.predict.load.gaps import joined_spans
 from chipwise.predict.load.load import Load
 from chipwise.predict.load.policy import Policy, policy_of
 from chipwise.predict.load.step_times import StepTimes, step_times
@@ -218,6 +219,8 @@ def joined(answers: Sequence[Served], load: Load, rows: Sequence[npt.NDArray[np.
     def column(columns: Iterable[Float64Array]) -> Float64Array:
         return np.concatenate(list(columns))[order]
 
+    number = np.argsort(order, kind="stable")  # of each request, lane after lane
+    ends = np.cumsum([len(each) for each in rows])
     blocked = {name: sum(each.blocked[name] for each in answers) for name in answers[0].blocked}
     return Served(
         load=load.taken(places[order]),
@@ -226,6 +229,7 @@ def joined(answers: Sequence[Served], load: Load, rows: Sequence[npt.NDArray[np.
         first_s=column(each.first_s for each in answers),
         last_s=column(each.last_s for each in answers),
         preemptions=np.concatenate([each.preemptions for each in answers])[order],
+        spans=joined_spans([each.spans for each in answers], np.split(number, ends[:-1])),
         computed_tokens=sum(each.computed_tokens for each in answers),
         steps=sum(each.steps for each in answers),
         busy_s=sum(each.busy_s for each in answers),
@@ -300,15 +304,13 @@ def serve_apart(
     last[rest] = second.last_s
     preemptions = first.preemptions.copy()
     preemptions[rest] += second.preemptions
-    kept = np.sort(order) if share < 1 else np.arange(len(load))
-    return replace(
+    waited_s = np.where(second.done, second.first_s - first.first_s[rest] + writer.replica.policy.answer_s, 0.0)
+    whole = replace(
         first,
-        load=load.taken(kept),
-        arrival_s=first.arrival_s[kept],
-        scheduled_s=first.scheduled_s[kept],
-        first_s=first.first_s[kept],
-        last_s=last[kept],
-        preemptions=preemptions[kept],
+        load=load,
+        last_s=last,
+        preemptions=preemptions,
+        spans=joined_spans([second.spans.later(waited_s)], [rest]),
         computed_tokens=first.computed_tokens + second.computed_tokens,
         steps=first.steps + second.steps,
         busy_s=first.busy_s + second.busy_s,
@@ -316,6 +318,7 @@ def serve_apart(
         blocked={name: first.blocked[name] + second.blocked[name] for name in first.blocked},
         timeline=second.timeline,
     )
+    return whole if share == 1 else whole.taken(np.sort(order))
 
 
 def parts_apart(reading: int, writing: int, most: int | None) -> tuple[int, int, float]:

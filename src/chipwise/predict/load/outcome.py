@@ -9,13 +9,14 @@ import numpy.typing as npt
 
 from chipwise.core.arrays import Float64Array
 from chipwise.predict.load.engine import Served
+from chipwise.predict.load.gaps import quantiles
 
-MEASURES = ("ttft", "tpot", "e2e", "queue")
+MEASURES = ("ttft", "tpot", "itl", "e2e", "queue")
 SHARES = {"p50": 0.5, "p90": 0.9, "p95": 0.95, "p99": 0.99}
 STATISTICS = ("mean", *SHARES)
 METRICS = tuple(f"{measure}_{statistic}" for measure in MEASURES for statistic in STATISTICS)
-"""Prefixes of metrics such as ``ttft_p99``: time to first token, time per token after the first, end-to-end time, and
-time in the queue."""
+"""Prefixes of metrics such as ``ttft_p99``: time to first token, mean time per token after the first of a request, gaps
+between the tokens of all requests, end-to-end time, and time in the queue."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,6 +59,13 @@ def metrics_of(served: Served) -> dict[str, float]:
         found[f"{measure}_mean"] = float(seconds.mean())
         for (name, _), value in zip(SHARES.items(), np.quantile(seconds, list(SHARES.values())), strict=True):
             found[f"{measure}_{name}"] = float(value)
+    seconds, counts = served.spans.gaps(served.done)
+    if len(seconds):
+        found["itl_mean"] = float(np.average(seconds, weights=counts))
+        found |= {
+            f"itl_{name}": float(value)
+            for name, value in zip(SHARES, quantiles(seconds, counts, list(SHARES.values())), strict=True)
+        }
     return found
 
 
@@ -93,17 +101,7 @@ def _span(served: Served) -> float:
 
 def steady(served: Served, share: float = 0.15) -> Served:
     """The outcome without the first requests, which met an empty engine."""
-    from dataclasses import replace
-
-    rows = np.arange(int(share * len(served.load)), len(served.load))
-    return replace(
-        served,
-        load=served.load.taken(rows),
-        **{
-            name: getattr(served, name)[rows]
-            for name in ("arrival_s", "scheduled_s", "first_s", "last_s", "preemptions")
-        },
-    )
+    return served.taken(np.arange(int(share * len(served.load)), len(served.load)))
 
 
 def over_time(served: Served, points: int = 200) -> dict[str, npt.NDArray[np.float64]]:

@@ -79,7 +79,7 @@ def test_samples_are_seconds_of_a_prompt_and_mean_seconds_of_a_step(home: Path) 
     assert found.metric("ttft_p99") == pytest.approx(0.26, rel=0.01)
     with pytest.raises(MeasurementError, match="mean of 32 decode steps"):
         found.metric("tpot_p99")
-    assert [row["metric"] for row in found.rows()] == ["ttft_p50", "ttft_p95", "ttft_p99", "tpot_p50"]
+    assert [row["metric"] for row in found.rows()] == ["ttft_p50", "ttft_p95", "ttft_p99", "tpot_p50", "itl_p50"]
     (stored,) = MeasurementStore().entries()
     assert stored.measurement == found
     assert stored.imported

@@ -42,6 +42,8 @@ VLLM = {
     "median_ttft_ms": 40.0,
     "p99_ttft_ms": 5000.0,
     "mean_tpot_ms": 6.0,
+    "median_itl_ms": 5.0,
+    "p99_itl_ms": 900.0,
     "request_throughput": 19.8,
 }
 INFERENCE_PERF = {
@@ -49,6 +51,7 @@ INFERENCE_PERF = {
         "latency": {
             "time_to_first_token": {"mean": 0.05, "p50": 0.04, "p99": 5.0},
             "time_per_output_token": {"mean": 0.006},
+            "inter_token_latency": {"median": 0.005, "p99": 0.9},
             "request_latency": {"mean": 0.3},
         },
         "throughput": {"requests_per_sec": 19.8},
@@ -77,6 +80,8 @@ def test_load_tests_of_three_tools_say_what_held(
     assert held["ttft_p99"].measured == 5.0
     assert held["ttft_p99"].meets_limit is False
     assert not held["ttft_p99"].inside
+    gaps = [] if tool == "genai-perf" else [0.005, 0.9]  # its inter-token latency is a mean of each request
+    assert [held[name].measured for name in ("itl_p50", "itl_p99") if name in held] == gaps
     promised = json.loads(plan_file.read_text())["answer"]["options"][0]["times"]
     assert found.step_scale == pytest.approx(0.006 / promised["tpot_mean"]["value"])
     late = 0.05 - found.step_scale * promised["ttft_mean"]["value"]

@@ -46,3 +46,21 @@ def test_estimate_explain_and_search_state_the_same(device: str, batch: int) -> 
     price = estimated.metrics.get("usd_per_1k_tokens")
     assert explained.estimate.metrics.get("usd_per_1k_tokens") == price
     assert (price is None) == ("usd_per_1k_tokens" not in searched)
+
+
+def test_estimate_simulate_and_plan_state_the_same_gap_between_tokens_and_price() -> None:
+    """Two replays of one load agree; their P99 gap is in the interval that measured runs give ``estimate``."""
+    sizes = {"prompt": 1500, "new": 250}
+    load = {**sizes, "rate": "8/s", "requests": 400}
+    option = api.plan("Qwen/Qwen3-8B", devices=["h100-sxm"], tp=[1], weights=["bf16"], **load).best
+    assert option.devices == 1
+    simulated = api.simulate("Qwen/Qwen3-8B", device="h100-sxm", weights="bf16", seeds=1, **load)
+    batch = round(option.in_flight)
+    estimated = api.estimate("Qwen/Qwen3-8B", device="h100-sxm", weights="bf16", batch=batch, **sizes)
+    for name in ("itl_p50", "itl_p99", "ttft_p99", "tpot_p99"):
+        assert option.times[name].value == pytest.approx(simulated.times[name].value, rel=1e-6), name
+        known = estimated.metrics[name]
+        assert known.low < option.times[name].value < known.high, name
+    assert option.times["itl_p99"].value == pytest.approx(estimated.metrics["itl_p99"].value, rel=0.35)
+    assert option.usd_per_h == simulated.usd_per_h
+    assert option.usd_per_million_output_tokens == pytest.approx(simulated.usd_per_million_output_tokens, rel=0.01)

@@ -8,6 +8,7 @@ from toy_engine import toy_load, toy_table
 
 from chipwise.errors import DoesNotFit
 from chipwise.predict.load.engine import replay
+from chipwise.predict.load.outcome import metrics_of
 from chipwise.predict.load.policy import Policy, Speculation
 
 ROOM = 1e9
@@ -48,6 +49,28 @@ def test_without_mixing_prompts_come_first_and_decoding_waits() -> None:
     served = replay(load, toy_table(token_s=0.001), Policy(mixed=False), cache_tokens=ROOM)
     assert served.first_s[1] == pytest.approx(0.101 + 0.1)
     assert served.last_s[0] == pytest.approx(0.201 + 9 * 0.002)
+
+
+def test_another_prompt_is_one_long_gap_in_a_stream() -> None:
+    # the first has 10 gaps: 1 of 1 token's step; 1 of a prompt, or of a prompt and then a step; 8 of 2 tokens' steps
+    load = toy_load([0.0, 0.1005], new=11)
+    for policy, long_s, joint in ((Policy(), 0.101, 8), (Policy(mixed=False), 0.102, 8)):
+        served = replay(load, toy_table(token_s=0.001), policy, cache_tokens=ROOM)
+        seconds, counts = served.spans.taken(np.array([0]), 2).gaps(np.array([True]))
+        assert np.sort(np.repeat(seconds, counts)) == pytest.approx([0.001, *[0.002] * joint, long_s])
+        metrics = metrics_of(served)
+        assert metrics["itl_p50"] == pytest.approx(0.002)
+        assert metrics["itl_p99"] == pytest.approx(long_s)
+        assert metrics["tpot_p99"] < 0.02 < metrics["itl_p99"]  # the mean of a request hides its longest gap
+
+
+def test_a_preempted_request_waits_for_its_cache_between_two_tokens() -> None:
+    served = replay(toy_load([0.0, 0.0], prompt=32, new=65), toy_table(token_s=0.001), Policy(), cache_tokens=128)
+    # both read 64 positions and write 32 more tokens each, 0.002 s a step; then the second is put back until the first
+    # has written its last 32, 0.001 s a step, and its 32 + 33 positions are computed again
+    seconds, counts = served.spans.taken(np.array([1]), 2).gaps(np.array([True]))
+    assert counts.sum() == 64
+    assert seconds.max() == pytest.approx(32 * 0.001 + 65 * 0.001)
 
 
 def test_no_more_sequences_run_than_are_allowed() -> None:

@@ -57,6 +57,10 @@ def test_no_request_and_no_token_is_lost(
         assert (served.computed_tokens == asked) == (not served.preemptions.any())
     assert served.busy_s <= served.last_s.max() - load.arrival_s[0] + 1e-9
     assert served.steps >= new.max()
+    seconds, counts = served.spans.gaps(served.done)  # a request of n tokens has n - 1 gaps, from its first to its last
+    assert counts.sum() == (new - 1).sum()
+    assert seconds @ counts == pytest.approx((served.last_s - served.first_s).sum())
+    assert (seconds >= 0.01 - 1e-9).all()  # each holds a step
 
 
 @quick

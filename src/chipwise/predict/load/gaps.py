@@ -1,0 +1,113 @@
+"""Gaps between the tokens of a request (inter-token latency): what a reader of a stream waits for the next piece.
+
+A gap lasts from one token of a request to its next: one decode step, and everything that the engine did in between,
+such as another request's prompt in a step of its own, or the wait after a preemption. With drafts a gap is between two
+steps, whose tokens arrive together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import numpy.typing as npt
+
+from chipwise.core.arrays import Float64Array
+
+Int64Array = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Spans:
+    """The decode steps of each request, from which its gaps follow.
+
+    ``ends_s`` (steps,) is the end of each decode step. A span has the number of its request, the time ``since_s`` of
+    the token before it, and its steps ``first`` to ``last`` (exclusive). A preempted request has several, in order.
+    """
+
+    ends_s: Float64Array
+    request: Int64Array
+    since_s: Float64Array
+    first: Int64Array
+    last: Int64Array
+
+    def taken(self, rows: Int64Array, count: int) -> Spans:
+        """Spans of the selected requests, with their new numbers: request ``rows[i]`` of ``count`` becomes ``i``."""
+        number = np.full(count, -1, dtype=np.int64)
+        number[rows] = np.arange(len(rows))
+        kept = number[self.request] >= 0
+        return replace(
+            self,
+            request=number[self.request[kept]],
+            since_s=self.since_s[kept],
+            first=self.first[kept],
+            last=self.last[kept],
+        )
+
+    def later(self, seconds: Float64Array) -> Spans:
+        """Spans of requests whose first token was made ``seconds`` (requests,) earlier, elsewhere."""
+        since_s = self.since_s.copy()
+        request, at = np.unique(self.request, return_index=True)
+        since_s[at] -= seconds[request]
+        return replace(self, since_s=since_s)
+
+    def gaps(self, done: npt.NDArray[np.bool_]) -> tuple[Float64Array, Int64Array]:
+        """Lengths of gaps in seconds, and how often each occurred, over the requests in the mask ``done``."""
+        kept = np.flatnonzero(done[self.request])
+        kept = kept[np.argsort(self.request[kept], kind="stable")]
+        request, first, last = (x[kept] for x in (self.request, self.first, self.last))
+        since_s = self.since_s[kept]
+        some = last > first
+        until_s = np.where(some, self.ends_s[np.maximum(last, 1) - 1] if len(self.ends_s) else 0.0, since_s)
+        again = np.flatnonzero(request[1:] == request[:-1])  # computed again after a preemption
+        edges = np.zeros(len(self.ends_s) + 1, dtype=np.int64)
+        np.add.at(edges, first[some] + 1, 1)  # a span's first gap begins at its ``since_s``, others at a step's end
+        np.add.at(edges, last[some], -1)
+        counts = np.cumsum(edges)[: len(self.ends_s)]
+        often = np.flatnonzero(counts)
+        own = np.concatenate([self.ends_s[first[some]] - since_s[some], since_s[again + 1] - until_s[again]])
+        return (
+            np.concatenate([self.ends_s[often] - self.ends_s[often - 1], own]),
+            np.concatenate([counts[often], np.ones(len(own), dtype=np.int64)]),
+        )
+
+
+def spans_of(runs: Sequence[tuple[float, int, float, float]], spans: Sequence[tuple[int, float, int, int]]) -> Spans:
+    """Spans from an engine's record.
+
+    Args:
+        runs: Consecutive decode steps: start in seconds, number, and seconds of the first and of the last; others are
+            evenly spaced between them.
+        spans: Request, time of the token before, first step and last (exclusive).
+    """
+    starts, first_s, last_s = (np.array([run[i] for run in runs], np.float64) for i in (0, 2, 3))
+    counts = np.array([run[1] for run in runs], np.int64)
+    place = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)  # of a step in its run
+    slope_s = (last_s - first_s) / np.maximum(counts - 1, 1)
+    done = place + 1
+    ends_s = np.repeat(starts, counts) + done * np.repeat(first_s, counts)
+    ends_s += 0.5 * place * done * np.repeat(slope_s, counts)
+    request, first, last = (np.array([span[i] for span in spans], np.int64) for i in (0, 2, 3))
+    since_s = np.array([span[1] for span in spans], np.float64)
+    return Spans(ends_s=ends_s, request=request, since_s=since_s, first=first, last=last)
+
+
+def joined_spans(lanes: Sequence[Spans], places: Sequence[Int64Array]) -> Spans:
+    """The spans of several engines; request ``i`` of a lane becomes request ``places[lane][i]``."""
+    before = np.cumsum([0, *(len(each.ends_s) for each in lanes)])
+    return Spans(
+        ends_s=np.concatenate([each.ends_s for each in lanes]),
+        request=np.concatenate([place[each.request] for each, place in zip(lanes, places, strict=True)]),
+        since_s=np.concatenate([each.since_s for each in lanes]),
+        first=np.concatenate([each.first + start for each, start in zip(lanes, before[:-1], strict=True)]),
+        last=np.concatenate([each.last + start for each, start in zip(lanes, before[:-1], strict=True)]),
+    )
+
+
+def quantiles(seconds: Float64Array, counts: Int64Array, shares: Sequence[float]) -> Float64Array:
+    """Quantiles of values that occur ``counts`` times each: the least value that this share of all does not exceed."""
+    order = np.argsort(seconds, kind="stable")
+    reached = np.cumsum(counts[order])
+    place = np.searchsorted(reached, np.array(shares) * reached[-1] * (1 - 1e-12), side="left")
+    return np.asarray(seconds[order][place])
