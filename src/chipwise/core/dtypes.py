@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import re
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, TypeAlias
@@ -78,6 +80,31 @@ OF_WEIGHTS = {
     "gptq": "int4",
 }
 """Other names of weight formats, used by checkpoints and serving engines."""
+_DIGITS = r"(\d+(?:\.\d+)?)"
+_WRITTEN: tuple[tuple[str, str], ...] = (
+    (r"q[28]_k_(?:s|m|l|p|xl)", "q{0}"),  # files of one mix whatever their letter: q2_k, q8_0
+    (r"q([3456])_k_(?:l|p|xl|xxl)", "mix{0}"),
+    (r"q6_k_[sm]", "mix6"),
+    (r"q4_0_[48]_[48]", "q4_0"),  # repacked for Arm's instructions
+    (r"mxfp4_moe", "mxfp4"),
+    (r"q0f16", "fp16"),
+    (r"q0f32", "fp32"),
+    (rf"q{_DIGITS}f(?:16|32)(?:_\d)?", "bits{0}"),  # MLC's
+    (rf"(?:exl[23]|qtip)_{_DIGITS}_?bpw(?:_h\d)?", "bits{0}"),
+    (rf"(?:mlx_?)?{_DIGITS}_?bits?", "mlx{0}"),
+    (rf"(?:int)?{_DIGITS}(?:_?bit)?_palett?i[sz]ed.*", "int{0}"),
+    (rf"(?:ov_|openvino_)?int{_DIGITS}(?:_.*)?", "int{0}"),
+    (rf"(?:awq|gptq|autoround|hqq)_(?:int)?{_DIGITS}(?:bit)?(?:_.*)?", "int{0}"),
+    (r"(?:awq|gptq|autoround|hqq|w4a16)(?:_.*)?", "int4"),
+    (r"(?:8da4w|spinquant|qat_lora|w4a8|w4)(?:_.*)?", "int4"),
+    (r"(?:w8a8|w8a16|w8|int8|i8)(?:_.*)?", "int8"),
+    (r"fp8(?:_.*)?", "fp8"),
+    (r"nvfp4(?:_.*)?", "nvfp4"),
+)
+"""Patterns of other spellings, and what they mean; ``_meant`` reads the right side."""
+_LETTER = {"2": "q2_k", "8": "q8_0"}
+_MIX = {"3": "q3_k_l", "4": "q4_k_m", "5": "q5_k_m", "6": "q6_k"}
+_NEAREST = ((2.8, "q2_k_block"), (3.3, "iq3_xxs"), (4.4, "int4_g128"), (5.6, "q5_k"), (7.0, "q6_k"), (99.0, "int8"))
 
 
 Size: TypeAlias = "int | float | AnyArray"  # a number, or an array of them; commands load this without numpy
@@ -129,9 +156,10 @@ def _blocks(name: str, dtype: DType, bits: float, block: int = 256, table: str |
     return WeightFormat(name=name, dtype=dtype, block=block, value_bits=bits, head="q6_k", table=table or name)
 
 
-def _mlx(name: str, dtype: DType) -> WeightFormat:
+def _mlx(name: str, dtype: DType, bits: float | None = None) -> WeightFormat:
     """MLX's format for quantised layers, head and table: groups of 64 values with an fp16 scale and an fp16 bias."""
-    return WeightFormat(name=name, dtype=dtype, block=64, scale_bits=16, zero_bits=16, head=name, table=name)
+    scales = {"block": 64, "scale_bits": 16, "zero_bits": 16}
+    return WeightFormat(name=name, dtype=dtype, value_bits=bits, head=name, table=name, **scales)
 
 
 FORMATS: dict[str, WeightFormat] = {
@@ -176,7 +204,17 @@ FORMATS: dict[str, WeightFormat] = {
         _blocks("iq4_nl", DType.INT4, 4.5, 32),
         _blocks("iq4_xs", DType.INT4, 4.25),
         _blocks("iq3_xxs", DType.INT4, 3.0625),
+        _blocks("iq3_xs", DType.INT4, 3.3),
+        _blocks("iq3_s", DType.INT4, 3.4375),
+        _blocks("iq3_m", DType.INT4, 3.66),
         _blocks("iq2_xxs", DType.INT4, 2.0625),
+        _blocks("iq2_xs", DType.INT4, 2.3125),
+        _blocks("iq2_s", DType.INT4, 2.5),
+        _blocks("iq2_m", DType.INT4, 2.7),
+        _blocks("iq1_s", DType.INT4, 1.5625),
+        _blocks("iq1_m", DType.INT4, 1.75),
+        _blocks("tq1_0", DType.INT4, 1.6875),
+        _blocks("tq2_0", DType.INT4, 2.0625),
         # Files of llama-quantize, which keeps value and down projections of some layers in wider formats. Average bits
         # of a layer's matrices by its rules (llama-quant.cpp) for Llama 3 8B's shapes; other shapes differ by 1 to 2
         # %.
@@ -188,16 +226,54 @@ FORMATS: dict[str, WeightFormat] = {
         _blocks("q4_k_m", DType.INT4, 4.80, table="q4_k"),
         _blocks("q5_k_s", DType.INT8, 5.5, table="q5_k"),
         _blocks("q5_k_m", DType.INT8, 5.66, table="q5_k"),
+        _mlx("mlx_2bit", DType.INT4, 2),
+        _mlx("mlx_3bit", DType.INT4, 3),
         _mlx("mlx_4bit", DType.INT4),
+        _mlx("mlx_5bit", DType.INT8, 5),
+        _mlx("mlx_6bit", DType.INT8, 6),
         _mlx("mlx_8bit", DType.INT8),
     )
 }
 
 
+@functools.lru_cache(maxsize=4096)
 def format_name(text: str) -> str:
-    """Canonical name of the weight format ``text``; case and common aliases are accepted."""
+    """Canonical name of the weight format ``text``; case and common spellings are accepted.
+
+    Files of mixed formats go by the nearest plain format: ``UD-Q4_K_XL`` is ``q4_k_m``, ``EXL2 4.0 bpw`` is 4 bits.
+    """
     name = text.strip().lower()
-    return OF_WEIGHTS.get(name, name)
+    found = OF_WEIGHTS.get(name, name)
+    if found in FORMATS:
+        return found
+    plain = re.sub(r"[^a-z0-9.]+", "_", re.sub(r"^(?:ud|i1|gguf|mlc)[-_ ]", "", name)).strip("_")
+    found = OF_WEIGHTS.get(plain, plain)
+    if found in FORMATS:
+        return found
+    for pattern, meaning in _WRITTEN:
+        written = re.fullmatch(pattern, plain)
+        if written is not None:
+            return _meant(meaning, plain, written[1] if written.groups() else "") or name
+    return name
+
+
+def _meant(meaning: str, plain: str, digits: str) -> str | None:
+    """The format that a row of ``_WRITTEN`` means; None for a number of bits that no format has."""
+    size = re.search(r"(?:^|_)g(?:s|roup_?)?(32|64|128)(?:_|$)", plain)
+    match meaning:
+        case "q{0}":
+            return _LETTER[plain[1]]
+        case "mix{0}" | "mix6":
+            return _MIX[digits or "6"]
+        case "mlx{0}":
+            return f"mlx_{digits}bit" if f"mlx_{digits}bit" in FORMATS else None
+        case "bits{0}" | "int{0}" if digits not in ("4", "8"):
+            return next(name for most, name in _NEAREST if float(digits) <= most)
+        case "int4" | "bits{0}" | "int{0}" if digits in ("", "4"):
+            return "int4_g32" if size is not None and size[1] == "32" else "int4_g128"
+        case "bits{0}" | "int{0}":
+            return "int8"
+    return meaning
 
 
 def weight_format(name: str) -> WeightFormat:

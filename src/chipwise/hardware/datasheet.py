@@ -22,7 +22,7 @@ from chipwise.core.fields import later
 from chipwise.errors import InputError, SpecError, UnknownName, Unsupported
 from chipwise.hardware import instances, taught, typed
 from chipwise.hardware.engines import LEVELS, Engine, Link, MemoryLevel
-from chipwise.hardware.facts import Count, Fact, Frequency, Power, PriceRate, Size, Tile, Time
+from chipwise.hardware.facts import Bandwidth, Count, Fact, Frequency, Power, PriceRate, Size, Tile, Time
 from chipwise.hardware.taught import Teaching
 from chipwise.hardware.typed import DATA
 from chipwise.hardware.typed import names as names
@@ -266,6 +266,9 @@ def _facts(value: object, path: str) -> Iterator[tuple[str, Fact | Tile]]:
             yield from _facts(getattr(value, each.name), f"{path}.{each.name}" if path else each.name)
 
 
+_BINNED = re.compile(r"[\s,(]+(\d+)[- ]?cores? gpu\)?$", re.IGNORECASE)
+
+
 def load(name: str) -> DeviceProfile:
     """Loads the device ``name``: a sheet's name, an informal name (``4070``, ``m4max``), or the path of a YAML file.
 
@@ -275,6 +278,7 @@ def load(name: str) -> DeviceProfile:
 
     ``NAME:PART`` is one part of a system on a chip, such as ``apple-m3-max:cpu`` or ``snapdragon-8-elite:npu``: the
     same sheet with only the engines of that part. ``NAME:8-cores`` is the CPU with only eight cores in use.
+    ``NAME:binned-30c`` (or ``NAME 30-core GPU``) is the chip as sold with 30 GPU cores; ``NAME:full`` is all of it.
 
     Raises:
         UnknownName: No device has this name, or the device has no such part.
@@ -287,7 +291,8 @@ def load(name: str) -> DeviceProfile:
             f"{name} is this machine as calibrated, not a data sheet; chipwise estimate, explain and compare take it "
             "as --device"
         )
-    whole, _, part = name.partition(":")
+    whole, _, part = _BINNED.sub(r":binned-\1c", name).partition(":")
+    part = "" if part.strip().lower() == "full" else part
     key = typed.key_of(whole)
     stem = key if key in typed.stems() else typed.aliases().get(key)
     if stem is None:
@@ -332,7 +337,7 @@ def said_of(name: str) -> str | None:
     Raises:
         UnknownName: No device has this name.
     """
-    whole = name.partition(":")[0]
+    whole = _BINNED.sub("", name).partition(":")[0]
     key = typed.key_of(whole)
     if name.lower().endswith((".yaml", ".yml")) or key in typed.stems() or taught.load(name) is not None:
         return None
@@ -363,6 +368,9 @@ def _part(stem: str, part: str) -> DeviceProfile:
     counted = re.fullmatch(r"(\d+)-cores?", part)
     if counted:
         return with_cores(sheet, int(counted[1]))
+    binned = re.fullmatch(r"(?:binned-)?(\d+)-?(?:c|gpu-cores?)", part)
+    if binned:
+        return with_gpu_cores(sheet, int(binned[1]))
     found = with_part(sheet, part)
     if found is None:
         listed = sorted({engine.part for engine in sheet.engines})
@@ -422,6 +430,38 @@ def with_cores(sheet: DeviceProfile, count: int) -> DeviceProfile:
         engines=tuple(kept),
         board_power=sheet.board_power if whole else None,  # the power of a subset of cores is not published
         idle_power=sheet.idle_power if whole else None,
+    )
+
+
+SLOWER_MEMORY = {("apple-m3-max", 30): "300 GB/s", ("apple-m4-max", 32): "410 GB/s", ("apple-m5-max", 32): "460 GB/s"}
+"""Memory bandwidth of chips that are sold with fewer GPU cores, where it differs (Apple's technical specifications)."""
+
+
+def with_gpu_cores(sheet: DeviceProfile, count: int) -> DeviceProfile:
+    """The chip as it is sold with fewer GPU cores than the largest, and with slower memory where that is so.
+
+    Raises:
+        InputError: It has no GPU whose cores are counted, or fewer of them.
+    """
+    gpus = [each for each in sheet.engines if each.part == "gpu" and each.units is not None]
+    most = max((each.units.number for each in gpus if each.units is not None), default=0.0)
+    if not 1 <= count <= most:
+        raise InputError(f"{sheet.name}: has {most:g} GPU cores of which it may have fewer, not {count}")
+    some = Count(value=count, source=f"{count} GPU cores asked for")
+    engines = tuple(replace(each, units=some) if each in gpus else each for each in sheet.engines)
+    memory, slower = sheet.memory, SLOWER_MEMORY.get((sheet.name, count))
+    if slower is not None:
+        fact = Bandwidth(value=slower, source="Apple technical specifications, the chip with fewer GPU cores")
+        memory = tuple(replace(each, bandwidth=fact) if each.name == "dram" else each for each in memory)
+    title = f"{sheet.title}, {count} GPU cores"
+    whole = sheet.units is not None and sheet.units.number == most
+    return replace(
+        sheet,
+        name=f"{sheet.name}:binned-{count}c",
+        title=title,
+        engines=engines,
+        memory=memory,
+        units=some if whole else sheet.units,
     )
 
 

@@ -6,6 +6,7 @@ Which chains are fused is taken from each project's own documentation and source
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Literal
@@ -174,7 +175,14 @@ RUNTIMES: Mapping[str, Runtime] = {
         ),
         _for_one_user("mlx", "MLX", {"metal"}, ("mlx-lm",)),
         _for_one_user("exllamav2", "ExLlamaV2", {"cuda"}, ("exllama", "exl2")),
-        _for_one_user("genie", "Qualcomm Genie", {"phone"}, ("qnn",)),
+        _for_one_user("genie", "Qualcomm Genie", {"phone"}, ("qnn", "qnn_context_binary")),
+        _for_one_user("geniex", "Qualcomm GenieX", {"phone"}, ("geniex_qairt", "geniex-qairt", "qairt")),
+        _for_one_user(
+            "geniex-llama.cpp",
+            "Qualcomm GenieX, llama.cpp",
+            {"phone"},
+            ("geniex_llamacpp", "geniex-llamacpp", "geniex-llama-cpp"),
+        ),
         _onnx_runtime(
             "onnxruntime",
             "ONNX Runtime",
@@ -210,6 +218,8 @@ RUNTIMES: Mapping[str, Runtime] = {
         _for_one_user("coreml", "Core ML", {"metal"}, ("core-ml", "core-ai", "coreml-llm", "coremltools", "ane")),
         _for_one_user("executorch", "ExecuTorch", {"phone", "metal", "board", "cpu"}, checked=False),
         _for_one_user("rkllm", "RKLLM", {"board"}, ("rknn", "rknn-llm"), checked=False),
+        _for_one_user("t-mac", "T-MAC", {"cpu", "board", "phone", "metal", "cuda"}, ("tmac",), checked=False),
+        _for_one_user("ipex-llm", "IPEX-LLM", {"xpu", "cpu"}, ("ipex",), checked=False),
         Runtime(
             name="deepspeed",
             title="DeepSpeed",
@@ -235,17 +245,35 @@ RUNTIMES: Mapping[str, Runtime] = {
 }
 
 
+_PARTS: Mapping[str, str] = {
+    "gpu": "gpu|cuda|metal|mps|rocm|hip|rocwmma|sycl|opencl|vulkan|radv|amdvlk|webgpu",
+    "cpu": "cpu|kleidiai|blas|neon|avx2|avx512",
+    "npu": "npu|hexagon|htp|ane",
+}
+"""Back ends by the part of a chip that they run on."""
+_BACK_END = re.compile(rf"[\s/:+_,(-]+({'|'.join(_PARTS.values())})\)?$")
+"""The back end after a runtime's name: ``llama.cpp-rocm``, ``ollama (Metal)``."""
+
+
+def part_named(name: str) -> str | None:
+    """The part of a chip on which the back end in a runtime's name runs: ``llama.cpp-opencl`` runs on the GPU."""
+    found = _BACK_END.search(name.strip().lower())
+    return None if found is None else next(part for part, ends in _PARTS.items() if found[1] in ends.split("|"))
+
+
 def runtime_named(name: str) -> Runtime:
-    """The runtime with this name or alias, ignoring case.
+    """The runtime with this name or alias, ignoring case; a back end or a remark in brackets may follow.
 
     Raises:
         UnknownName: There is no such runtime.
         Unsupported: The runtime exists but is not modelled; the message names the nearest modelled one.
     """
     key = name.strip().lower()
-    for runtime in RUNTIMES.values():
-        if key == runtime.name or key in runtime.aliases:
-            return runtime
+    for each in (key, key.partition("(")[0].rstrip(), _BACK_END.sub("", key)):
+        for runtime in RUNTIMES.values():
+            if each == runtime.name or each in runtime.aliases:
+                vulkan = runtime.name == "llama.cpp" and "vulkan" in key
+                return RUNTIMES["llama.cpp-vulkan"] if vulkan else runtime
     if key in INSTEAD:
         near = INSTEAD[key]
         raise Unsupported(f"the runtime {name} is not modelled; the nearest that is: --runtime {near}")
@@ -262,11 +290,11 @@ INSTEAD: Mapping[str, str] = {
         "trtllm": "tensorrt triton nim fastertransformer",
         "torch-compile": "ctranslate2 tensorflow jax keras",
         "torch-eager": "candle accelerate bitsandbytes",
-        "llama.cpp": "mistral.rs powerinfer bitnet.cpp t-mac ktransformers mnn ncnn",
+        "llama.cpp": "mistral.rs powerinfer bitnet.cpp ktransformers mnn ncnn",
         "onnxruntime": "paddle hailort",
         "onnxruntime-directml": "winml",
         "litert-lm": "nnapi",
-        "genie": "snpe geniex",
+        "genie": "snpe",
     }.items()
     for name in names.split()
 }

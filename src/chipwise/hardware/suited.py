@@ -16,11 +16,12 @@ OWN = "own"
 """The weight format that means the checkpoint's own format, which is the default on data-centre chips."""
 
 _WIDE = frozenset({"fp32", "fp16", "bf16"})
-GGUF = _WIDE | {"mxfp4"} | {name for name in FORMATS if name.startswith(("q", "iq"))}
-"""Formats of llama.cpp's files; gpt-oss uses ``mxfp4``."""
-MLX = _WIDE | {"mxfp4"} | {name for name in FORMATS if name.startswith("mlx_")}
+GGUF = _WIDE | {"mxfp4", "nvfp4"} | {name for name in FORMATS if name.startswith(("q", "iq", "tq"))}
+"""Formats of llama.cpp's files; gpt-oss uses ``mxfp4``, NVIDIA's models ``nvfp4``."""
+MLX = _WIDE | {"mxfp4", "nvfp4"} | {name for name in FORMATS if name.startswith("mlx_")}
+_LLAMA_CPP = ("llama.cpp", "llama.cpp-vulkan", "ik-llama.cpp", "geniex-llama.cpp", "t-mac", "ipex-llm")
 READS: Mapping[str, frozenset[str]] = {
-    **dict.fromkeys(("llama.cpp", "llama.cpp-vulkan", "ik-llama.cpp"), GGUF),
+    **dict.fromkeys(_LLAMA_CPP, GGUF),
     **dict.fromkeys(("mlx", "mlx-vlm", "vllm-mlx"), MLX),
 }
 """Runtimes with their own file formats; the others are assumed to read any format that the chip supports."""
@@ -29,19 +30,19 @@ _K_QUANTS = ("q8_0", "q6_k", "q5_k_m", "q4_k_m", "q3_k_m", "q2_k")
 _SERVED = ("fp8", "int8", "int4")
 _INTEGERS = ("int8", "int4")
 NARROWER: Mapping[str, tuple[str, ...]] = {
-    **dict.fromkeys(("llama.cpp", "llama.cpp-vulkan", "ik-llama.cpp"), _K_QUANTS),
+    **dict.fromkeys(_LLAMA_CPP, _K_QUANTS),
     **dict.fromkeys(("mlx", "mlx-vlm", "vllm-mlx"), ("mlx_8bit", "mlx_4bit")),
     **dict.fromkeys(("vllm", "sglang", "trtllm", "torch-eager", "torch-compile", "deepspeed"), _SERVED),
     **dict.fromkeys(("onnxruntime", "onnxruntime-directml", "onnxruntime-web", "openvino"), _INTEGERS),
     **dict.fromkeys(("litert-lm", "coreml", "executorch"), _INTEGERS),
-    **dict.fromkeys(("exllamav2", "mlc", "genie"), ("int4",)),
+    **dict.fromkeys(("exllamav2", "mlc", "genie", "geniex"), ("int4",)),
     "awq": ("int4_g128",),
     "rkllm": ("w8a8",),
 }
 """Narrower formats to which a model can be converted for a runtime, widest first."""
 
 _USUAL: Mapping[str, str] = {
-    **dict.fromkeys(("llama.cpp", "llama.cpp-vulkan", "ik-llama.cpp"), "q4_k_m"),
+    **dict.fromkeys(_LLAMA_CPP, "q4_k_m"),
     **dict.fromkeys(("mlx", "mlx-vlm", "vllm-mlx"), "mlx_4bit"),
 }
 """The usual format in each of these runtimes on consumer chips."""
@@ -59,6 +60,26 @@ _INTEGRATED = (
 SPREADS = frozenset({"vllm", "sglang", "trtllm", "torch-eager", "torch-compile", "deepspeed", "llama.cpp", "exllamav2"})
 """Runtimes that can spread one model over several chips."""
 MOST_DEVICES = 8  # devices per server
+
+
+OF_GENIE = {"w4a16": "q4_0", "int4": "q4_0", "w8a16": "q8_0", "w4": "q8_0"}
+"""Formats of Qualcomm's Genie by their names there, as the blocks that are decoded as fast.
+
+``w4``, whose activations are floats, decodes at half the speed of ``w4a16`` on every chip: as 8 bits would.
+"""
+AS_GGUF = {"4bit": "q4_0", "4-bit": "q4_0", "8bit": "q8_0", "8-bit": "q8_0"}
+"""What llama.cpp reads of files that are named by their bits alone."""
+_MEANT = {
+    **dict.fromkeys(("genie", "geniex"), OF_GENIE),
+    **dict.fromkeys(_LLAMA_CPP, AS_GGUF),
+}
+
+
+def format_in(runtime: Runtime, weights: str) -> str:
+    """The format that ``weights`` names in ``runtime``: names by bits alone mean its own format of so many bits."""
+    meant = _MEANT.get(runtime.name, {})
+    name = weights.strip().lower()
+    return meant.get(name) or meant.get(format_name(weights)) or format_name(weights)
 
 
 def reads(runtime: Runtime, weights: str) -> bool:

@@ -64,7 +64,6 @@ def test_the_format_of_a_checkpoint_counts(model: str, device: str, runtime: str
         ("llama.cpp", "fp8", "q8_0"),
         ("llama.cpp", "int8", "q8_0"),
         ("llama.cpp", "int4", "q4_k_m"),
-        ("llama.cpp", "nvfp4", "q4_k_m"),
         ("llama.cpp", "mlx_4bit", "q4_k_m"),
         ("mlx", "q4_k_m", "mlx_4bit"),
         ("mlx", "int8", "mlx_8bit"),

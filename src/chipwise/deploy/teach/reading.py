@@ -30,15 +30,6 @@ from chipwise.model.published.quantised import default_weights
 from chipwise.model.published.read import from_config, resolve
 
 STORE = "measurements"  # source name of the user's own store
-FILE_FORMATS = {
-    "f16": "fp16", "f32": "fp32", "4bit": "mlx_4bit", "mlx-4bit": "mlx_4bit", "8bit": "mlx_8bit",
-    "mlx-8bit": "mlx_8bit",
-    "q2_k_s": "q2_k", "q3_k_xl": "q3_k_l", "q4_k_xl": "q4_k_m", "ud-q4_k_xl": "q4_k_m", "ud-q2_k_xl": "q2_k",
-    "q5_k_xl": "q5_k_m", "q6_k_xl": "q6_k", "q8_k_xl": "q8_0", "q3_k_p": "q3_k_m", "q4_k_p": "q4_k_m",
-    "mxfp4_moe": "mxfp4", "awq-int4-g128": "int4_g128", "gptq g128": "int4_g128", "float32": "fp32", "float16": "fp16",
-    "half": "fp16", "int8-channel": "int8", "w4": "q4_0",
-}  # fmt: skip
-"""Other common names of formats; dynamic formats map to the nearest plain one."""
 Models = dict[tuple[str, ...], tuple[str | ArchSpec, str | None]]
 """Cache of models by the cells that describe them, with the format of their checkpoints."""
 MOST_LINES = 200_000  # lines in a file
@@ -300,8 +291,8 @@ def _is_number(text: str) -> bool:
 
 
 def _weights(text: str) -> str | None:
-    name = text.strip().lower()
-    return FILE_FORMATS.get(name, format_name(name)) if name else None
+    name = text.strip()
+    return format_name(name) if name else None
 
 
 def _runtime(text: str, backend: str) -> tuple[str | None, str]:

@@ -79,10 +79,13 @@ STACKS = (
     "openvino",
     "genie",
     "geniex",
+    "geniex-llama.cpp",
     "litert-lm",
     "coreml",
     "executorch",
     "rkllm",
+    "t-mac",
+    "ipex-llm",
 )  # fmt: skip
 
 
@@ -92,6 +95,9 @@ BUILT_ON = {
     "mlx-vlm": "mlx",
     "vllm-mlx": "mlx",
     "geniex": "genie",
+    "geniex-llama.cpp": "llama.cpp",
+    "t-mac": "llama.cpp",
+    "ipex-llm": "llama.cpp",
 }
 """For each stack, the stack with which it shares most code and whose terms it uses too."""
 DISTANCES = ("seen", "kin", "sibling", "unseen")

@@ -35,9 +35,16 @@ NPU_SLOWER: Mapping[str, float] = {
 the last six from parts of other models there, converted with an exponent of 1.6)."""
 LAPTOP_W = 55.0  # processors up to this power are in laptops and small machines
 Part = Literal["gpu", "npu", "cpu", "tpu"]
-NPU_STACKS = ("genie", "geniex", "rkllm", "coreml")  # stacks that run on the NPU if the chip has one
+NPU_STACKS = (
+    "genie",
+    "geniex",
+    "geniex-llama.cpp",
+    "rkllm",
+    "coreml",
+)  # stacks that run on the NPU if the chip has one
 GPU_STACKS = ("mlc", "litert-lm")  # stacks that run on a phone's GPU
-INTEGER_STACKS = ("llama.cpp", "ik-llama.cpp", "openvino")
+BUILT_IN_STACKS = ("openvino", "llama.cpp-vulkan", "ipex-llm")  # stacks that run on a chip's GPU wherever it has one
+INTEGER_STACKS = ("llama.cpp", "ik-llama.cpp", "geniex-llama.cpp", "openvino")
 """Stacks that multiply quantised weights in int8 instead of unpacking them to fp16."""
 
 
@@ -115,7 +122,7 @@ def part_of(device: DeviceProfile, stack: str) -> Part:
         return "npu"
     mobile = device.kind == "soc" and device.vendor not in ("Apple", "NVIDIA", "AMD")
     on_cpu = mobile or device.kind == "cpu"
-    on_cpu = on_cpu and not (mobile and stack in GPU_STACKS)
+    on_cpu = on_cpu and not (mobile and stack in GPU_STACKS) and stack not in BUILT_IN_STACKS
     order: tuple[Part, ...] = ("cpu", "gpu", "tpu", "npu") if on_cpu else ("gpu", "tpu", "cpu", "npu")
     return next(part for part in order if part in parts)
 

@@ -10,12 +10,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
-from chipwise.core.dtypes import format_name, weight_format
-from chipwise.errors import ChipwiseError, SpecError
+from chipwise.core.dtypes import FORMATS, format_name, weight_format
+from chipwise.errors import AmbiguousName, ChipwiseError, SpecError
 from chipwise.hardware import datasheet, taught
-from chipwise.hardware.datasheet import DeviceProfile
-from chipwise.hardware.runtime import Runtime, default_runtime, on_device, runtime_named
-from chipwise.hardware.suited import OWN, check_reads, default_format
+from chipwise.hardware.datasheet import DeviceProfile, with_part
+from chipwise.hardware.runtime import Runtime, default_runtime, on_device, part_named, runtime_named
+from chipwise.hardware.suited import OWN, check_reads, default_format, format_in
 from chipwise.model.arch.arch import ArchSpec
 from chipwise.model.arch.feed_forward import MixtureOfExperts
 from chipwise.model.arch.formats import mixed, read_formats
@@ -164,10 +164,13 @@ def _resolved(
             raise SpecError(f"{arch.name} has no tower that {what}", field=given)
     if not (images or sound):
         arch = arch.without_towers()  # runtimes need not load towers (vLLM: --limit-mm-per-prompt)
-    found = _device(device, device_changed) if isinstance(device, str) else device
+    named = runtime if isinstance(runtime, str) else None
+    found = _device(device, device_changed, named) if isinstance(device, str) else device
+    if isinstance(runtime, str) and (part := part_named(runtime)) is not None:
+        found = with_part(found, part) or found
     layers: tuple[str, ...] = ()
     named_weights = weights
-    if weights is not None and mixed(weights):
+    if weights is not None and mixed(weights) and format_name(weights) not in FORMATS:
         stated = read_formats(weights, len(arch.layers))
         if stated.matrices:
             raise SpecError("formats per matrix can only be priced on a calibrated machine", field="weights")
@@ -204,7 +207,8 @@ def _served(
     if unnamed:
         weights = default_format(device, found, shipped, own=weights == OWN or not decoder)
     if weights is not None:
-        check_reads(found, format_name(weights))
+        weights = format_in(found, weights)
+        check_reads(found, weights)
     return found, weights
 
 
@@ -262,7 +266,10 @@ def taken_for(model: object, device: object = None) -> list[str]:
             found.append(f"read as a config.json of the family {like}, since its own model_type is not known")
         found.append(_remark(os.fspath(model), _changed(os.fspath(model))) if is_file else families.said_of(place))
     if isinstance(device, str):
-        found.append(datasheet.said_of(device))
+        try:
+            found.append(datasheet.said_of(device))
+        except AmbiguousName:  # resolved by its runtime
+            found.append(f"{device} was sold with chips of several makers: taken as the one on which the runtime runs")
     return [each for each in found if each is not None]
 
 
@@ -285,8 +292,17 @@ def _remark(model: str, changed: int) -> str | None:
 
 
 @functools.lru_cache(maxsize=4096)
-def _device(name: str, changed: int) -> DeviceProfile:
-    return datasheet.load(name)
+def _device(name: str, changed: int, runtime: str | None = None) -> DeviceProfile:
+    """The sheet; of a phone that was sold with chips of two makers, that on which a maker's own runtime runs."""
+    try:
+        return datasheet.load(name)
+    except AmbiguousName as error:
+        if runtime is None or not runtime.lower().startswith(("geni", "qnn", "qairt")):
+            raise
+        own = [each for each in map(datasheet.load, error.candidates) if each.vendor == "Qualcomm"]
+        if len(own) != 1:
+            raise
+        return own[0]
 
 
 @functools.lru_cache(maxsize=256)

@@ -10,7 +10,7 @@ from chipwise_fitting.stand_ins import nearest, stand_in
 @pytest.mark.parametrize(
     ("name", "known"),
     [
-        ("google/gemma-3n-E4B-it", "google/gemma-4-E4B"),  # effective parameters are those that are computed
+        ("google/gemma-4n-E4B-it", "google/gemma-4-E4B"),  # effective parameters are those that are computed
         ("LiquidAI/LFM2.5-230M", "LiquidAI/LFM2-350M"),
         ("mistralai/Mixtral-8x9B", "mistralai/Mixtral-8x7B-v0.1"),
         ("Qwen/Qwen4-40B-A3B", "Qwen/Qwen3.5-35B-A3B"),  # mixtures by their active parameters as well

@@ -92,8 +92,19 @@ def _reading(name: str) -> tuple[str, str | None]:
     except AmbiguousName as error:
         raise AmbiguousName("model", name, error.candidates) from None
     except UnknownName as error:
+        spelled = {found for other in typed.spellings(tail) if (found := _found(other)) is not None}
+        if len(spelled) == 1:
+            return spelled.pop(), None
         known = [each if "/" in name else each.rpartition("/")[2] for each in _configs()]
         raise typed.unknown(name, error.near, known) from None
+
+
+def _found(name: str) -> str | None:
+    """The id that ``name`` means, or None."""
+    try:
+        return _reading(name)[0]
+    except UnknownName:
+        return None
 
 
 def without_folder(name: str) -> str:

@@ -29,6 +29,7 @@ _YEAR = re.compile(r"\d{4}")  # year and month, in either order
 _RELEASE = re.compile(rf"v\d+(?:\.\d+)+|{_YEAR.pattern}")  # v0.3, 2507
 _MAKERS = frozenset({"deepseek", "meta", "nvidia"})  # makers with which model names begin and which people omit
 _UNIT = {"m": 1e6, "b": 1e9, "t": 1e12}
+MOST_POINTS = 4  # underscores between digits of which each may stand for a point
 AS_ROUNDED = 0.06  # largest relative rounding of parameters in a name: phi4:14b has 14.7 billion
 
 
@@ -101,6 +102,27 @@ def meant(
             raise AmbiguousName("model", name, [first, *others])
     near = alike(typed, {entry.id: entry.words for entry in entries})
     raise unknown(name, list(dict.fromkeys([*wider, *near]))[:5], [entry.id for entry in entries])
+
+
+def spellings(name: str) -> list[str]:
+    """Other ways to write a name: with points in its numbers, and without ``v`` before a release; none of them itself.
+
+    >>> spellings("qwen3_0_6b"), spellings("Llama-v3.2-1B-Instruct")
+    (['qwen3.0_6b', 'qwen3_0.6b'], ['llama-3.2-1b-instruct'])
+    """
+    low = name.lower()
+    places = [found.start() for found in re.finditer(r"(?<=\d)_(?=\d)", low)][:MOST_POINTS]
+    found: dict[str, None] = {}
+    for chosen in range(2 ** len(places)):
+        letters = list(low)
+        for i, place in enumerate(places):
+            if chosen >> i & 1:
+                letters[place] = "."
+        written = "".join(letters)
+        found[written] = None
+        found[re.sub(r"(?<=[-_])v(?=\d)", "", written)] = None
+        found[re.sub(r"(?<![a-z0-9])(\d+)p(\d+)(?=[bm])", r"\1.\2", written)] = None
+    return [each for each in found if each != low]
 
 
 def _missing(typed: Sequence[str], entry: Entry, parameters: Callable[[str], float]) -> list[str] | None:
