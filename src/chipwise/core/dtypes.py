@@ -158,8 +158,9 @@ def _blocks(name: str, dtype: DType, bits: float, block: int = 256, table: str |
 
 def _mlx(name: str, dtype: DType, bits: float | None = None) -> WeightFormat:
     """MLX's format for quantised layers, head and table: groups of 64 values with an fp16 scale and an fp16 bias."""
-    scales = {"block": 64, "scale_bits": 16, "zero_bits": 16}
-    return WeightFormat(name=name, dtype=dtype, value_bits=bits, head=name, table=name, **scales)
+    return WeightFormat(
+        name=name, dtype=dtype, block=64, scale_bits=16, zero_bits=16, value_bits=bits, head=name, table=name
+    )
 
 
 FORMATS: dict[str, WeightFormat] = {
