@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from chipwise.design.fleet.plan_page import write_plan_page, write_simulation
     from chipwise.design.fleet.simulating import Simulation
     from chipwise.design.limits import METRICS, Constraint
+    from chipwise.design.models.graph_files import as_graph
     from chipwise.design.models.measured_parts import MeasuredParts, comes_in_parts
     from chipwise.design.phases.one_model import TaskScore, TaskTrained, run_of
     from chipwise.design.phases.overview import Overview, overview_of, profile_of
@@ -56,6 +57,7 @@ if TYPE_CHECKING:
     from chipwise.predict.explain.gains import leading
     from chipwise.predict.explain.notes import checkpointing_note
     from chipwise.predict.explain.wording import factor_text, gain_text, side_effects
+    from chipwise.predict.graphs.explanation import GraphExplanation
     from chipwise.predict.load.outcome import MEASURES, STATISTICS
     from chipwise.predict.served.table import ALSO_ASKED, ANSWERED, ASKED
     from chipwise.predict.served.training_step import TrainingEstimate

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, overload
 
 from chipwise.core.arguments import public
+from chipwise.design.models.graph_files import as_graph, explain_graph, refuse_others
 from chipwise.design.models.this_machine import is_here, kind_of, profile_here, weights_here
 from chipwise.design.phases.one_model import layer_losses_on_task, run_of
 from chipwise.errors import InputError, SpecError
@@ -17,6 +18,7 @@ from chipwise.model.published.quantised import default_weights
 from chipwise.model.published.read import resolve
 from chipwise.predict.explain.cases import calibrated_case, data_sheet_case, priced_here, read_sensitivity
 from chipwise.predict.explain.explanation import Explanation, explain_case
+from chipwise.predict.graphs.explanation import GraphExplanation
 from chipwise.predict.served.request import IMAGE_SIZE, listening, taken_for
 from chipwise.training.loop.sensitivity import folder_losses
 
@@ -57,6 +59,20 @@ def sensitivity(
     return folder_losses(model, text, weights, on_progress=on_progress)
 
 
+@overload
+def explain(
+    model: str | Path, *, shapes: Mapping[str, Sequence[int]], values: Mapping[str, float] | None = ...,
+    device: str = ..., runtime: str | None = ..., weights: str | None = ..., threads: int = ...,
+) -> GraphExplanation: ...  # fmt: skip
+@overload
+def explain(
+    model: str | Path | ArchSpec, *, device: str = ..., runtime: str | None = ..., weights: str | None = ...,
+    kv: str | None = ..., tp: int = ..., pp: int = ..., ep: int = ..., dp: int = ..., batch: int = ...,
+    prompt: int = ..., new: int = ..., shared: int = ..., images: int = ..., image_size: tuple[int, int] = ...,
+    audio_s: float | None = ..., train: bool = ..., checkpoint: bool = ...,
+    sensitivity: str | Path | Sequence[float] | None = ..., threads: int = ..., every: bool = ...,
+    other_chips: bool = ..., like: str | None = ...,
+) -> Explanation: ...  # fmt: skip
 @public
 def explain(
     model: str | Path | ArchSpec,
@@ -83,12 +99,15 @@ def explain(
     every: bool = False,
     other_chips: bool = False,
     like: str | None = None,
-) -> Explanation:
+    shapes: Mapping[str, Sequence[int]] | None = None,
+    values: Mapping[str, float] | None = None,
+) -> Explanation | GraphExplanation:
     """Explains where the time of ``model`` goes on a chip, and what each change would gain.
 
     Args:
-        model: See :func:`estimate`.
-        device: A data sheet, or ``here`` for this machine, once calibrated.
+        model: See :func:`estimate`. An ONNX file gives a :class:`GraphExplanation`, to type checkers if ``shapes`` is
+            given.
+        device: A data sheet, or ``here`` for this machine, once calibrated. An ONNX file is measured ``here``.
         runtime: See :func:`estimate`. Default on this machine ``onnxruntime``, for training ``torch-compile``.
         weights: Number format of the matrices, as in :func:`estimate`.
         kv: KV-cache dtype. Default: same as the activations.
@@ -110,6 +129,9 @@ def explain(
         every: Also include advice whose gain is uncertain.
         other_chips: Also suggest other devices.
         like: See :func:`estimate`.
+        shapes: ONNX files: sizes of inputs with open axes, or of an open axis by its name. An open first axis is 1
+            unless given.
+        values: ONNX files: inputs that are fixed to a value.
 
     Raises:
         InputError: This machine was not calibrated in this runtime, or arguments contradict each other.
@@ -117,6 +139,12 @@ def explain(
         SpecError: A parallel degree does not divide the model.
         Unsupported: The chip has no rate for a format, or the profile has no rates for a block.
     """
+    if (file := as_graph(model, shapes, values)) is not None:
+        others = {"kv": kv, "train": train, "sensitivity": sensitivity, "images": images, "audio_s": audio_s}
+        refuse_others(file, others | {"tp": tp - 1, "pp": pp - 1, "ep": ep - 1, "dp": dp - 1, "batch": batch - 1})
+        return explain_graph(
+            file, device=device, shapes=shapes, values=values, runtime=runtime, weights=weights, threads=threads
+        )
     if threads != 1 and not is_here(device):
         raise InputError(
             "threads: only applies to this machine; for a data sheet name the cores, such as core-i7-13700k:4-cores"

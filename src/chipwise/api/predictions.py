@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, overload
 from chipwise.core.arguments import public
 from chipwise.core.results import Result, ResultTable, data_frame
 from chipwise.design.models import candidates as ranking
+from chipwise.design.models.graph_files import as_graph, estimate_graph, refuse_others
 from chipwise.design.models.this_machine import estimate_here, estimate_on, is_here, kind_of, profile_here
 from chipwise.errors import ChipwiseError, DoesNotFit, SpecError, Unsupported, counted
 from chipwise.hardware import datasheet
@@ -19,6 +20,7 @@ from chipwise.model.arch.arch import ArchSpec
 from chipwise.model.published import alike
 from chipwise.model.published.read import resolve
 from chipwise.predict.cost.model import CostEstimate
+from chipwise.predict.cost.whole_run import RunEstimate
 from chipwise.predict.explain.comparison import Cell, requests_of
 from chipwise.predict.explain.comparison import compare as compare_requests
 from chipwise.predict.served.deployment import Deployment
@@ -91,6 +93,12 @@ class EstimateTable(ResultTable[DeviceAnswer]):
 
 @overload
 def estimate(
+    model: str | Path, *, shapes: Mapping[str, Sequence[int]], values: Mapping[str, float] | None = ...,
+    device: str | Path | DeviceProfile = ..., devices: None = None, runtime: str | None = ...,
+    weights: str | None = ...,
+) -> RunEstimate: ...  # fmt: skip
+@overload
+def estimate(
     model: str | Path | ArchSpec, *, device: str | Path | DeviceProfile = ..., devices: None = None,
     runtime: str | None = ..., prompt: int = ..., new: int = ..., batch: int = ..., weights: str | None = ...,
     kv: str | None = ..., tp: int = ..., pp: int = ..., ep: int = ..., dp: int = ..., images: int = ...,
@@ -129,7 +137,9 @@ def estimate(
     gpu_layers: int | str | None = None,
     n_cpu_moe: int | None = None,
     host: str | None = None,
-) -> CostEstimate | EstimateTable:
+    shapes: Mapping[str, Sequence[int]] | None = None,
+    values: Mapping[str, float] | None = None,
+) -> CostEstimate | EstimateTable | RunEstimate:
     """Predicts the cost of serving ``model`` on any known device, kernel by kernel.
 
     >>> import chipwise
@@ -140,7 +150,8 @@ def estimate(
     'h100-sxm'
 
     Args:
-        model: A bundled Hugging Face id, a ``config.json`` or its folder, a spec file, or an :class:`ArchSpec`.
+        model: A bundled Hugging Face id, a ``config.json`` or its folder, a spec file, or an :class:`ArchSpec`. An ONNX
+            file gives a :class:`RunEstimate` of one pass, to type checkers if ``shapes`` is given.
         device: A data sheet's name, alias or file; ``here`` is this machine, calibrated with one thread.
         devices: Several devices, or ``"all"``: the result is a table, fastest first.
         runtime: Inference runtime to model: vllm, sglang, trtllm, llama.cpp, …; see :func:`chipwise.runtimes`. Default:
@@ -174,6 +185,11 @@ def estimate(
         Unsupported: The device has no rate for a format.
         DoesNotFit: There is too little memory; the message says by how much, and what would fit.
     """
+    if (file := as_graph(model, shapes, values)) is not None:
+        others = {"kv": kv, "images": images, "audio_s": audio_s, "gpu_layers": gpu_layers, "devices": devices}
+        others |= {"n_cpu_moe": n_cpu_moe, "host": host, "like": like}
+        refuse_others(file, others | {"tp": tp - 1, "pp": pp - 1, "ep": ep - 1, "dp": dp - 1, "batch": batch - 1})
+        return estimate_graph(file, device=device, shapes=shapes, values=values, runtime=runtime, weights=weights)
     model, heard = listening(alike.named(model, like), audio_s)
     request = Request(
         model=model,

@@ -11,7 +11,7 @@ import typer
 
 from chipwise import api
 from chipwise.api import answers
-from chipwise.cli import completion, image_size, options, quality, whole_runs
+from chipwise.cli import completion, graph_files, image_size, options, quality, whole_runs
 from chipwise.cli.output import json_of, notices, print_table, progress_bar, put, refuse, say
 from chipwise.core import units
 from chipwise.core.csvfile import own_columns
@@ -56,6 +56,8 @@ def command(
     table: Annotated[Path | None, typer.Option(help="Answer every row of this CSV file instead.")] = None,
     out: Annotated[Path | None, typer.Option(help="File for the table with its predictions.")] = None,
     train_tokens: options.TrainTokens = None,
+    shape: options.Shape = None,
+    value: options.Value = None,
     kernels: Annotated[bool, typer.Option("--kernels", help="Also print every kernel with its time.")] = False,
     as_json: options.AsJson = False,
 ) -> None:
@@ -76,6 +78,8 @@ def command(
 
     Speech, with its real-time factor: chipwise estimate openai/whisper-large-v3 --device rtx-4090 --new 100
 
+    An ONNX file, by a law of its operators: chipwise estimate model.onnx --device l4 --shape x=1,3,48,320
+
     Training steps, diffusion models, parts on a phone's NPU and numbers of candidates have commands of their own:
     training-step, pictures, parts, candidates.
 
@@ -95,6 +99,8 @@ def command(
         raise typer.BadParameter("give a MODEL, or a file with --table")
     refuse(context, "out", why="is for --table")
     model, device = answers.alike.named(model, like), completion.sized(device, memory)
+    if graph_files.estimated(context, model, as_json=as_json):
+        return
     if audio is not None and not api.resolve(model).towers:
         refuse(context, "prompt", why="is for models that read text; --audio says how long the sound is")
     if whole_runs.answered(context, model, as_json=as_json):

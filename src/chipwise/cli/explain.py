@@ -10,7 +10,7 @@ import typer
 
 from chipwise import api
 from chipwise.api import answers
-from chipwise.cli import completion, image_size, options, quality
+from chipwise.cli import completion, graph_files, image_size, options, quality
 from chipwise.cli.output import json_of, notices, print_table, refuse, say
 from chipwise.cli.whole_runs import explained
 from chipwise.core import units
@@ -53,6 +53,8 @@ def command(
     other_chips: Annotated[bool, typer.Option("--other-chips", help="Also suggest other devices.")] = False,
     html: Annotated[Path | None, typer.Option(help="Write a page with roofline and waterfall.")] = None,
     train_tokens: options.TrainTokens = None,
+    shape: options.Shape = None,
+    value: options.Value = None,
     as_json: options.AsJson = False,
 ) -> None:
     """Explain where a model's time goes on a chip, how far it is from the limit, and what each change would gain.
@@ -62,9 +64,11 @@ def command(
     This machine: chipwise explain spec.json --device here --prompt 64 --new 64
 
     Training: chipwise explain gpt2 --device a100-sxm-80gb --train --batch 12 --prompt 1024
+
+    An ONNX file, measured here or predicted for a chip: chipwise explain model.onnx --device here --shape x=1,3,48,320
     """
     model = answers.alike.named(model, like)
-    if explained(context, model, as_json=as_json):
+    if graph_files.explained(context, model, as_json=as_json) or explained(context, model, as_json=as_json):
         return
     if not train:
         refuse(context, "checkpoint", why="is for --train")

@@ -47,7 +47,7 @@ def pictures(
         model, device=device, height=height, width=width, frames=frames, steps=steps, batch=batch, devices=tp,
         runtime=runtime,
     )  # fmt: skip
-    json_of(found) if as_json else _print([found])
+    json_of(found) if as_json else print_runs([found])
 
 
 def parts(
@@ -67,7 +67,7 @@ def parts(
     chipwise parts openai/whisper-small --device snapdragon-8-elite --weights w8a16
     """
     found = api.estimate_parts(model, device=device, part=part, runtime=runtime, weights=weights)
-    json_of(list(found)) if as_json else _print(found)
+    json_of(list(found)) if as_json else print_runs(found)
 
 
 def answered(context: typer.Context, model: str, *, as_json: bool) -> bool:
@@ -105,7 +105,7 @@ def explained(context: typer.Context, model: str, *, as_json: bool) -> bool:
     if as_json:
         json_of(found)
         return True
-    _print([found.estimate])
+    print_runs([found.estimate])
     shares = Table(columns=[Column(head="share of the time", right=True), Column(head="goes to", prose=True)])
     for name, share in found.estimate.shares.items():
         shares.add(units.show(share, "share"), name)
@@ -174,7 +174,8 @@ EXPLAINED = (
 )  # fmt: skip
 
 
-def _print(found: Sequence[answers.RunEstimate]) -> None:
+def print_runs(found: Sequence[answers.RunEstimate]) -> None:
+    """Prints estimates of whole runs of one model."""
     first = found[0]
     several = f"{first.devices} x " if first.devices > 1 else ""
     say(

@@ -1,1 +1,14 @@
 """Any ONNX graph of a user: its inputs, data for them (made or given), and sessions that run, time and profile it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from chipwise.core.lazy import on_first_use
+
+if TYPE_CHECKING:
+    from chipwise.deploy.graphs.inputs import write_arrays as write_arrays
+    from chipwise.deploy.graphs.probe import probe as probe
+    from chipwise.deploy.graphs.reading import feed_for as feed_for
+
+__getattr__, __dir__ = on_first_use(__name__, __file__)

@@ -72,16 +72,17 @@ def load(path: str | Path, *, threads: int) -> Loaded:
     return session, facts
 
 
-def open_file(path: str | Path, settings: ort.SessionOptions) -> ort.InferenceSession:
-    """Opens a file as a session of the runtime.
+def open_file(path: str | Path | bytes, settings: ort.SessionOptions, *, name: str = "") -> ort.InferenceSession:
+    """Opens a file, or the content of the file ``name``, as a session of the runtime.
 
     Raises:
         MeasurementError: The runtime refuses the file.
     """
+    source = path if isinstance(path, bytes) else str(path)
     try:
-        return ort.InferenceSession(str(path), settings, providers=["CPUExecutionProvider"])
+        return ort.InferenceSession(source, settings, providers=["CPUExecutionProvider"])
     except Exception as error:
-        raise MeasurementError(f"{path}: ONNX Runtime cannot load this model: {error}") from None
+        raise MeasurementError(f"{name or str(path)}: ONNX Runtime cannot load this model: {error}") from None
 
 
 def metadata_of(session: ort.InferenceSession) -> Facts | None:

@@ -4,3 +4,14 @@
 fuse operators in a child process (``fuse``, which may crash on odd files), and infers shapes (``shapes`` has the rules
 for the runtime's own operators). ``operators`` classifies and counts each operator.
 """
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from chipwise.core.lazy import on_first_use
+
+if TYPE_CHECKING:
+    from chipwise.model.graphs.read import read_graph as read_graph
+
+__getattr__, __dir__ = on_first_use(__name__, __file__)

@@ -42,6 +42,7 @@ class GraphOp:
     gemm: Shape = ()  # of products: independent products, rows, columns, depth
     inputs: tuple[Shape, ...] = ()
     outputs: tuple[Shape, ...] = ()
+    output: str = ""  # name of the first output, by which a profile's nodes are recognised
 
     @property
     def bytes(self) -> int:

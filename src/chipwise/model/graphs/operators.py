@@ -100,6 +100,7 @@ def operator_of(
         gemm=gemm,
         inputs=tuple(known[name][1] for name in node.input if name in known),
         outputs=tuple(known[name][1] for name in node.output if name in known),
+        output=next((name for name in node.output if name), ""),
     )
 
 

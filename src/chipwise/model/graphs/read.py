@@ -81,7 +81,11 @@ def load(path: str | Path) -> onnx.ModelProto:
 
 
 def read_graph(
-    path: str | Path, shapes: Mapping[str, Sequence[int]] | None = None, values: Mapping[str, Value] | None = None
+    path: str | Path,
+    shapes: Mapping[str, Sequence[int]] | None = None,
+    values: Mapping[str, Value] | None = None,
+    *,
+    fixed_to: str | Path | None = None,
 ) -> Graph:
     """Reads an ONNX file as operators after ONNX Runtime's fusions.
 
@@ -90,6 +94,8 @@ def read_graph(
         shapes: Sizes of inputs with open axes, by input: ``{"x": (1, 3, 48, 320)}``; or of an open axis by its name:
             ``{"side": (320,)}``. An open first axis, the batch, is 1 unless given.
         values: Inputs that steer the graph, fixed to a value: ``{"sr": 16000}``. A number fills the input's shape.
+        fixed_to: A file to write the graph with its axes and values fixed to, with a name for each node. External data
+            stay beside ``path``.
 
     Raises:
         InputError: The file cannot be read, an open axis is not given, or a shape or value does not fit.
@@ -100,6 +106,8 @@ def read_graph(
     inputs, frozen = fix(model, path, shapes or {}, values or {})
     sources = _modules(model.graph)
     name_nodes(model)
+    if fixed_to is not None:
+        Path(fixed_to).write_bytes(model.SerializeToString())
     with tempfile.TemporaryDirectory(prefix="chipwise-") as folder:
         fixed = Path(folder) / "fixed.onnx"
         fixed.write_bytes(model.SerializeToString())

@@ -1,0 +1,115 @@
+"""``chipwise explain``, ``estimate`` and ``compare`` for ONNX files: times by class of operator."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TypedDict
+
+import typer
+
+from chipwise import api
+from chipwise.api import answers
+from chipwise.cli.output import json_of, print_table, refuse, say
+from chipwise.cli.whole_runs import print_runs
+from chipwise.core import units
+from chipwise.core.layout import Column, Table
+
+MOST = 15  # operators and modules that are listed
+OTHERS = (
+    "prompt", "new", "kv", "images", "size", "audio", "like", "batch", "tp", "pp", "ep", "dp", "memory", "gpu_layers",
+    "n_cpu_moe", "host", "train_tokens", "kernels", "shared", "train", "checkpoint", "sensitivity", "other_chips",
+    "html",
+)  # fmt: skip
+WHY = "does not apply to ONNX files, whose inputs have shapes of their own (--shape)"
+
+
+class Told(TypedDict):
+    """Arguments for an ONNX file."""
+
+    shapes: Mapping[str, tuple[int, ...]]
+    values: Mapping[str, float]
+    runtime: str | None
+    weights: str | None
+
+
+def told(context: typer.Context, model: str) -> Told | None:
+    """Arguments for an ONNX file; None for another model.
+
+    Raises:
+        typer.BadParameter: An option does not apply.
+    """
+    if answers.as_graph(model) is None:
+        refuse(context, *("shape", "value"), why="only applies to .onnx files")
+        return None
+    refuse(context, *(name for name in OTHERS if name in context.params), why=WHY)
+    shape, value = context.params["shape"], context.params["value"]
+    return {
+        "shapes": answers.parse_shapes(shape) if shape else {},
+        "values": answers.parse_values(value) if value else {},
+        "runtime": context.params["runtime"],
+        "weights": context.params["weights"],
+    }
+
+
+def estimated(context: typer.Context, model: str, *, as_json: bool) -> bool:
+    """Prints the answer of ``chipwise estimate`` if ``model`` is an ONNX file; returns whether it is."""
+    asked = told(context, model)
+    if asked is None:
+        return False
+    found = api.estimate(model, device=context.params["device"], **asked)
+    json_of(found) if as_json else print_runs([found])
+    return True
+
+
+def explained(context: typer.Context, model: str, *, as_json: bool) -> bool:
+    """Prints the answer of ``chipwise explain`` if ``model`` is an ONNX file; returns whether it is."""
+    asked = told(context, model)
+    if asked is None:
+        return False
+    every = context.params["every"]
+    found = api.explain(model, device=context.params["device"], threads=context.params["threads"], **asked)
+    json_of(found) if as_json else _print(found, every=every)
+    return True
+
+
+def _print(found: answers.GraphExplanation, *, every: bool) -> None:
+    print_runs([found.estimate])
+    whole = found.estimate.latency_s
+    say(f"work: {units.number(found.flops)} FLOPs, {units.show(found.weight_bytes, 'bytes')} of weights")
+    say()
+    _shares("class of operator", found.estimate.shares, whole)
+    if found.modules:
+        say()
+        _shares("module", found.modules, whole)
+    say()
+    most = None if every else MOST
+    heads = ("time", "share", "FLOPs", "bytes", "of limit")
+    columns = [Column(head="operator"), Column(head="name", prose=True, drop=1)]
+    table = Table(columns=[*columns, *(Column(head=head, right=True) for head in heads), Column(head="bound")])
+    for each in found.operators[:most]:
+        seconds = each.seconds
+        reached = each.limit_s / seconds if each.limit_s is not None and seconds else None
+        table.add(
+            f"{each.op_type} ({each.kind})",
+            each.name,
+            "unknown" if seconds is None else units.show(seconds, "time"),
+            "" if seconds is None else units.show(seconds / whole, "share", digits=2),
+            "unknown" if each.flops is None else units.number(each.flops),
+            "unknown" if each.bytes is None else units.show(each.bytes, "bytes"),
+            "" if reached is None else units.show(reached, "share", digits=2),
+            each.bound.value if each.bound else "",
+        )
+    print_table(table)
+    if most is not None and len(found.operators) > most:
+        say(f"{len(found.operators) - most} more operators with --all")
+    say()
+    say("Largest gains" if found.gains else "No change is predicted to gain much", bold=True)
+    for number, change in enumerate(found.gains, start=1):
+        say(f"{number:>2}. {change.what}: {units.number(change.times)} times faster ({change.why})", hang=4)
+
+
+def _shares(head: str, shares: dict[str, float], whole_s: float) -> None:
+    table = Table(columns=[Column(head=head), Column(head="time", right=True), Column(head="share", right=True)])
+    for name, share in list(shares.items())[:MOST]:
+        table.add(name, units.show(share * whole_s, "time"), units.show(share, "share", digits=2))
+    print_table(table)

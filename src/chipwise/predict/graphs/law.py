@@ -1,0 +1,202 @@
+"""Seconds of an operator by its class: a constant for the call, FLOPs over a rate, bytes over a bandwidth.
+
+    t = Σ over amounts of work (amount · constant · scale of the chip)
+
+The constants were fitted to whole models and their profiled operators on one core (``benchmarks/graph_law.py``). On
+another chip an amount in FLOPs scales with its peak, one in bytes with its bandwidth, one in calls with the cost of a
+call, each relative to the core of the fit. So a class keeps its share of the peak, and its share of the bandwidth.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import math
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from chipwise.core.fields import build
+from chipwise.core.files import read_text
+from chipwise.model.graphs.graph import GraphOp
+
+DATA = Path(__file__).parents[1] / "data" / "graph_law.json"
+LANES = 16  # values of a vector of 512 bits; narrower outputs leave lanes idle
+FEW_ROWS = 2  # matrix products with so few rows stream their weights
+FUNCTIONS = {
+    "Erf": "erf", "Gelu": "erf", "BiasGelu": "erf", "Tanh": "tanh", "FastGelu": "tanh", "Sigmoid": "sigmoid",
+    "QuickGelu": "sigmoid",
+}  # fmt: skip
+QUICK = ("Add", "Mul", "Relu", "Clip", "Sub", "Max", "Min")
+MEANS = ("GlobalAveragePool", "ReduceMean")
+QUANTISED = ("conv", "pointwise conv", "grouped conv", "depthwise conv", "matmul", "batched matmul", "recurrent")
+CALLS, FLOPS, BYTES = "calls", "flops", "bytes"
+"""Units of amounts, which are the last words of their names."""
+Amounts = Mapping[str, float]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Speeds:
+    """What the law needs of a chip."""
+
+    flops_per_s: Mapping[str, float]  # dense peak by number format; at least "fp32"
+    bytes_per_s: float
+    call_s: float  # seconds to start an operator
+
+    def peak(self, dtype: str) -> float:
+        """The peak for a graph's format; formats without a rate are computed like fp32."""
+        return self.flops_per_s.get(dtype, self.flops_per_s["fp32"])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GraphLaw:
+    """The fitted constants: seconds for each unit of an amount on the core of the fit, and how well they hold."""
+
+    seconds: Mapping[str, float]
+    reference: Speeds
+    halfwidth: float  # of the 90 % interval as a logarithm, for a machine whose speeds were measured
+    unfitted_halfwidth: float  # for a chip that is known by its data sheet alone
+    classes: Mapping[str, float]  # median error of classes of operators, families left out
+    source: str
+
+    def seconds_of(self, op: GraphOp, speeds: Speeds) -> float | None:
+        """Seconds of all runs of an operator in one pass; None if the operator cannot be counted."""
+        if op.flops is None:
+            return None
+        return sum(self._scaled(name, amount, op.dtype, speeds) for name, amount in amounts_of(op).items())
+
+    def pass_s(self, speeds: Speeds) -> float:
+        """Seconds of a pass without operators: the runtime's call."""
+        return self._scaled(f"pass {CALLS}", 1.0, "fp32", speeds)
+
+    def node_s(self, speeds: Speeds) -> float:
+        """Seconds to run an operator without work."""
+        return self._scaled(f"node {CALLS}", 1.0, "fp32", speeds)
+
+    def call_s(self, node_s: float) -> float:
+        """The cost of a call with which :meth:`node_s` is ``node_s``."""
+        return self.reference.call_s * node_s / self.seconds[f"node {CALLS}"]
+
+    def _scaled(self, name: str, amount: float, dtype: str, speeds: Speeds) -> float:
+        unit = name.rpartition(" ")[2]
+        if unit == FLOPS:
+            # the peak of fp32 if the fit saw no products in this format
+            own = dtype if dtype in self.reference.flops_per_s and QUANTISED_NAME in name else "fp32"
+            scale = self.reference.peak(own) / speeds.peak(dtype)
+        elif unit == BYTES:
+            scale = self.reference.bytes_per_s / speeds.bytes_per_s
+        else:
+            scale = speeds.call_s / self.reference.call_s
+        return amount * self.seconds.get(name, 0.0) * scale
+
+
+QUANTISED_NAME = "int8"
+
+
+@functools.cache
+def law() -> GraphLaw:
+    """The bundled law."""
+    return build(GraphLaw, json.loads(read_text(DATA)), file=str(DATA))
+
+
+def sums_of(ops: Iterable[GraphOp]) -> Counter[str]:
+    """Amounts of work of a whole pass, by name."""
+    found: Counter[str] = Counter({f"pass {CALLS}": 1})
+    for op in ops:
+        if op.flops is not None:
+            found.update(amounts_of(op))
+    return found
+
+
+def amounts_of(op: GraphOp) -> Counter[str]:
+    """Amounts of work of all runs of an operator, by name; the last word of a name is its unit.
+
+    Raises:
+        TypeError: The operator cannot be counted.
+    """
+    found: Counter[str] = Counter()
+    if op.kind == "view":
+        found[f"view {CALLS}"] = op.runs
+        return found
+    found[f"node {CALLS}"] = 1
+    if op.kind in QUANTISED and _quantised(op.dtype):
+        found.update(_of_integers(op))
+    elif op.kind in ("conv", "pointwise conv", "grouped conv", "depthwise conv", "transposed conv"):
+        found.update(_of_convolution(op))
+    elif op.gemm:
+        found.update(_of_product(op))
+    else:
+        found.update(_of_values(op))
+    return Counter({name: amount * op.runs for name, amount in found.items()})
+
+
+def _quantised(dtype: str) -> bool:
+    return dtype in ("int8", "uint8", "int4", "int2")
+
+
+def _of_integers(op: GraphOp) -> Amounts:
+    kind = "recurrent" if op.kind == "recurrent" else "matmul" if "matmul" in op.kind else "conv"
+    found = {f"{QUANTISED_NAME} {kind} {FLOPS}": float(op.flops or 0), f"{QUANTISED_NAME} {kind} {BYTES}": op.bytes}
+    return found | ({f"recurrent steps {CALLS}": op.gemm[0]} if kind == "recurrent" else {})
+
+
+def _of_convolution(op: GraphOp) -> Amounts:
+    flops, moved = float(op.flops or 0), op.read_bytes + op.write_bytes
+    groups, _, columns, _ = op.gemm
+    if op.kind in ("conv", "pointwise conv"):
+        channels = op.inputs[0][1] if op.inputs and len(op.inputs[0]) > 1 else LANES
+        odd = " odd" if channels % LANES else ""
+        return {
+            f"{op.kind}{odd} {FLOPS}": flops * _rounded(columns) / columns,
+            f"conv weights {BYTES}": op.weight_bytes,
+            f"conv {BYTES}": moved,
+        }
+    found = {f"{op.kind} {FLOPS}": flops, f"{op.kind} {BYTES}": moved}
+    if op.kind == "grouped conv":
+        found |= {f"{op.kind} weights {BYTES}": op.weight_bytes, f"{op.kind} groups {CALLS}": groups}
+    return found
+
+
+def _of_product(op: GraphOp) -> Amounts:
+    flops, moved = float(op.flops or 0), op.read_bytes + op.write_bytes
+    products, rows, columns, _ = op.gemm
+    if op.kind == "recurrent":
+        return {
+            f"recurrent {FLOPS}": flops,
+            f"recurrent steps {CALLS}": products,
+            f"recurrent weights {BYTES}": op.weight_bytes * products / 2,
+        }
+    if op.kind == "matmul":
+        if rows <= FEW_ROWS:
+            return {f"vector {FLOPS}": flops, f"vector {BYTES}": op.weight_bytes}
+        return {
+            f"matmul {FLOPS}": flops * _rounded(columns) / columns,
+            f"matmul weights {BYTES}": op.weight_bytes,
+            f"matmul {BYTES}": moved,
+        }
+    return {f"batched {FLOPS}": flops, f"batched {BYTES}": op.bytes, f"batched products {CALLS}": products}
+
+
+def _of_values(op: GraphOp) -> Amounts:
+    """Operators that are no products: functions count values, the rest bytes."""
+    flops, values = float(op.flops or 0), float(math.prod(op.outputs[0])) if op.outputs else 0.0
+    if op.kind in ("norm", "softmax", "resize"):
+        return {f"{op.kind} values {FLOPS}": values}
+    if op.kind == "transcendental":
+        return {f"{FUNCTIONS.get(op.op_type, 'function')} values {FLOPS}": values}
+    if op.kind == "pool":
+        return {f"pool {FLOPS}": flops, f"pool {BYTES}": op.bytes}
+    if op.kind == "fourier":
+        size = 2 * (op.outputs[0][-2] - 1) if op.outputs and len(op.outputs[0]) > 1 else 2
+        return {f"fourier{'' if size & (size - 1) == 0 else ' odd'} {FLOPS}": flops}
+    name = {
+        "elementwise": "elementwise" if op.op_type in QUICK else "elementwise slow",
+        "reduction": "mean" if op.op_type in MEANS else "reduction",
+        "move": "transpose" if op.op_type == "Transpose" else "move",
+    }.get(op.kind, op.kind)
+    return {f"{name} {BYTES}": op.bytes}
+
+
+def _rounded(columns: int) -> int:
+    return -(-columns // LANES) * LANES

@@ -1,0 +1,144 @@
+"""Prices a graph: the seconds of each operator and of the pass, and what bounds each operator."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from chipwise.hardware.datasheet import DeviceProfile
+from chipwise.model.graphs.graph import Graph, GraphOp
+from chipwise.predict.cost.model import Bound, Predicted, per_second
+from chipwise.predict.cost.whole_run import RunEstimate
+from chipwise.predict.graphs.chips import share_of_bytes, speeds_of
+from chipwise.predict.graphs.law import Speeds, law
+
+RUNTIME = "onnxruntime"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OpTime:
+    """An operator of a graph: seconds of all its runs in one pass, and its least seconds on the chip."""
+
+    name: str
+    op_type: str
+    kind: str  # class of the law; "layout" for copies that the runtime adds, "unknown" if it cannot be counted
+    module: str
+    seconds: float | None  # None if the operator is neither counted nor measured
+    flops: int | None
+    bytes: int | None
+    limit_s: float | None  # at the chip's peak and bandwidth, whichever is slower
+    bound: Bound | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Chip:
+    """A chip as the law sees it."""
+
+    name: str
+    speeds: Speeds
+    fitted: bool  # whether its speeds were measured, so that the fit's interval holds
+    dtype: str  # of the arithmetic
+    shrink: float = 1.0  # bytes of a tensor there over those in the file
+    notes: tuple[str, ...] = ()
+
+
+def by_sheet(sheet: DeviceProfile, graph: Graph, weights: str | None) -> Chip:
+    """The chip of a data sheet, for a graph in its own format or in ``weights``.
+
+    Raises:
+        Unsupported: The sheet has no rate for the graph.
+    """
+    found = speeds_of(sheet, weights or graph.dtype)
+    stored = graph.dtype if graph.dtype in ("fp32", "fp16", "bf16", "fp64") else found.dtype
+    shrink = share_of_bytes(stored, found.dtype) if found.dtype != "tf32" else 1.0
+    return Chip(
+        name=sheet.label,
+        speeds=found.speeds,
+        fitted=False,
+        dtype=found.dtype,
+        shrink=min(1.0, shrink),
+        notes=found.notes,
+    )
+
+
+def operators_on(graph: Graph, chip: Chip) -> tuple[OpTime, ...]:
+    """Each operator with its predicted seconds, in the graph's order."""
+    return tuple(timed(op, chip, _seconds(op, chip)) for op in graph.ops)
+
+
+def timed(op: GraphOp, chip: Chip, seconds: float | None) -> OpTime:
+    """An operator with its ``seconds`` on a chip, and the bound."""
+    limit_s, bound = None, None
+    if op.flops is not None and op.kind != "view":
+        compute_s = op.runs * op.flops / chip.speeds.peak(op.dtype)
+        memory_s = op.runs * op.bytes * chip.shrink / chip.speeds.bytes_per_s
+        launch_s = op.runs * law().node_s(chip.speeds)
+        limit_s = max(compute_s, memory_s)
+        causes = {Bound.COMPUTE: compute_s, Bound.MEMORY: memory_s, Bound.LAUNCH: launch_s}
+        bound = max(causes, key=lambda cause: causes[cause])
+    return OpTime(
+        name=op.name,
+        op_type=op.op_type,
+        kind=op.kind,
+        module=op.module,
+        seconds=seconds,
+        flops=None if op.flops is None else op.flops * op.runs,
+        bytes=None if op.flops is None else op.bytes * op.runs,
+        limit_s=limit_s,
+        bound=bound,
+    )
+
+
+def _seconds(op: GraphOp, chip: Chip) -> float | None:
+    speeds = chip.speeds
+    if chip.shrink != 1.0:
+        speeds = Speeds(
+            flops_per_s=speeds.flops_per_s, bytes_per_s=speeds.bytes_per_s / chip.shrink, call_s=speeds.call_s
+        )
+    return law().seconds_of(op, speeds)
+
+
+def estimate_on(graph: Graph, chip: Chip, *, runtime: str | None = None) -> RunEstimate:
+    """Seconds of one pass of ``graph`` on a chip, with the 90 % interval."""
+    operators = operators_on(graph, chip)
+    seconds = law().pass_s(chip.speeds) + sum(each.seconds or 0.0 for each in operators)
+    halfwidth = law().halfwidth if chip.fitted else law().unfitted_halfwidth
+    # what cannot be counted takes time as well, so there is no interval
+    latency = Predicted.around(seconds, None if graph.uncounted else halfwidth)
+    return RunEstimate(
+        model=graph.path,
+        setting=setting_of(graph, chip.dtype),
+        device=chip.name,
+        runtime=runtime or RUNTIME,
+        metrics={"latency_s": latency, "runs_per_s": per_second(latency)},
+        provenance="predicted (law by class of operator)",
+        notes=(*_fitted(chip, runtime), *chip.notes, *graph.notes),
+        parameters={"all": graph.parameters},
+        shares=_shares(operators, seconds),
+    )
+
+
+def setting_of(graph: Graph, dtype: str) -> str:
+    """Sizes of the inputs, fixed values and the number format, in words."""
+    sizes = [f"{each.name} {' x '.join(map(str, each.shape)) or 'a number'}" for each in graph.inputs]
+    sizes += [f"{name} = {value}" for name, value in graph.values.items()]
+    return ", ".join([*sizes, dtype])
+
+
+def _fitted(chip: Chip, runtime: str | None) -> tuple[str, ...]:
+    """What of the question the law was fitted to, and what not."""
+    own = (runtime or RUNTIME).strip().lower() in ("onnxruntime", "ort", "onnx")
+    absent = [] if chip.fitted else [f"the chip ({chip.name})"]
+    absent += [] if own else [f"the runtime ({runtime})"]
+    absent += [] if chip.dtype in ("fp32", "int8") else [f"the format ({chip.dtype})"]
+    if not absent:
+        return (f"the law was fitted to {law().source}; this machine's speeds were measured",)
+    return (f"the law was fitted to {law().source}; not fitted: {', '.join(absent)}, so the interval is wide",)
+
+
+def _shares(operators: Sequence[OpTime], seconds: float) -> dict[str, float]:
+    """Share of the time by class, largest first."""
+    found: dict[str, float] = {}
+    for each in operators:
+        found[each.kind] = found.get(each.kind, 0.0) + (each.seconds or 0.0) / seconds
+    return dict(sorted(((name, share) for name, share in found.items() if share > 0), key=lambda item: -item[1]))
