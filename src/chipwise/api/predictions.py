@@ -27,6 +27,7 @@ from chipwise.predict.served.deployment import Deployment
 from chipwise.predict.served.estimate import estimates
 from chipwise.predict.served.formats import wide_format
 from chipwise.predict.served.offload import divided
+from chipwise.predict.served.prompt_spread import check_prompts, over_prompts
 from chipwise.predict.served.request import IMAGE_SIZE, Request, listening, resolved
 from chipwise.predict.served.table import estimate_file
 from chipwise.predict.served.training_step import TrainingEstimate, training_step
@@ -100,17 +101,19 @@ def estimate(
 @overload
 def estimate(
     model: str | Path | ArchSpec, *, device: str | Path | DeviceProfile = ..., devices: None = None,
-    runtime: str | None = ..., prompt: int = ..., new: int = ..., batch: int = ..., weights: str | None = ...,
-    kv: str | None = ..., tp: int = ..., pp: int = ..., ep: int = ..., dp: int = ..., images: int = ...,
-    image_size: tuple[int, int] = ..., audio_s: float | None = ..., hypothetical: bool = ..., like: str | None = ...,
+    runtime: str | None = ..., prompt: int = ..., prompt_p99: int | None = ..., new: int = ..., batch: int = ...,
+    weights: str | None = ..., kv: str | None = ..., tp: int = ..., pp: int = ..., ep: int = ..., dp: int = ...,
+    images: int = ..., image_size: tuple[int, int] = ..., audio_s: float | None = ..., hypothetical: bool = ...,
+    like: str | None = ...,
     gpu_layers: int | str | None = ..., n_cpu_moe: int | None = ..., host: str | None = ...,
 ) -> CostEstimate: ...  # fmt: skip
 @overload
 def estimate(
     model: str | Path | ArchSpec, *, devices: Sequence[str] | str,
-    runtime: str | None = ..., prompt: int = ..., new: int = ..., batch: int = ..., weights: str | None = ...,
-    kv: str | None = ..., tp: int = ..., pp: int = ..., ep: int = ..., dp: int = ..., images: int = ...,
-    image_size: tuple[int, int] = ..., audio_s: float | None = ..., hypothetical: bool = ..., like: str | None = ...,
+    runtime: str | None = ..., prompt: int = ..., prompt_p99: int | None = ..., new: int = ..., batch: int = ...,
+    weights: str | None = ..., kv: str | None = ..., tp: int = ..., pp: int = ..., ep: int = ..., dp: int = ...,
+    images: int = ..., image_size: tuple[int, int] = ..., audio_s: float | None = ..., hypothetical: bool = ...,
+    like: str | None = ...,
     gpu_layers: int | str | None = ..., n_cpu_moe: int | None = ..., host: str | None = ...,
 ) -> EstimateTable: ...  # fmt: skip
 @public
@@ -121,6 +124,7 @@ def estimate(
     devices: Sequence[str] | str | None = None,
     runtime: str | None = None,
     prompt: int = 1024,
+    prompt_p99: int | None = None,
     new: int = 128,
     batch: int = 1,
     weights: str | None = None,
@@ -157,6 +161,8 @@ def estimate(
         runtime: Inference runtime to model: vllm, sglang, trtllm, llama.cpp, …; see :func:`chipwise.runtimes`. Default:
             the device's own, such as vllm on servers and llama.cpp on a Mac or a GeForce.
         prompt: Prompt tokens per request.
+        prompt_p99: P99 of prompt tokens, if prompts differ in length (lognormal, with ``prompt`` as their P50); the
+            answer's P99s hold over all of them.
         new: New tokens per request.
         batch: Requests in flight, over all replicas.
         weights: Weight format; ``own`` is the checkpoint's. Default: the chip's usual format: ``q4_k_m`` in llama.cpp
@@ -201,21 +207,49 @@ def estimate(
         image_size=image_size,
         audio_s=heard,
     )
-    if gpu_layers is not None or n_cpu_moe is not None or host is not None:
-        if devices is not None:
-            raise SpecError("only works for one device at a time", field="gpu_layers")
-        if isinstance(gpu_layers, str) and gpu_layers != "auto":
-            raise SpecError(f"must be a number of layers or auto, not {gpu_layers}", field="gpu_layers")
-        layers = None if isinstance(gpu_layers, str) else gpu_layers
-        return divided(request, gpu_layers=layers, cpu_experts=n_cpu_moe, host=host)
+    offloads = gpu_layers is not None or n_cpu_moe is not None or host is not None
+    if offloads and devices is not None:
+        raise SpecError("only works for one device at a time", field="gpu_layers")
+    if isinstance(gpu_layers, str) and gpu_layers != "auto":
+        raise SpecError(f"must be a number of layers or auto, not {gpu_layers}", field="gpu_layers")
+
+    def on_one(asked: Request) -> CostEstimate:
+        if offloads:
+            layers = None if isinstance(gpu_layers, str) else gpu_layers
+            return divided(asked, gpu_layers=layers, cpu_experts=n_cpu_moe, host=host)
+        return estimate_on(asked, hypothetical=hypothetical)
+
+    longest = _longest(request, prompt_p99)
     if devices is None:
-        return estimate_on(request, hypothetical=hypothetical)
+        found = on_one(request)
+        return found if longest is None else over_prompts(found, on_one(longest), p50=prompt, p99=longest.prompt_tokens)
     if not devices:
         raise SpecError("name at least one device", field="devices")
     names = datasheet.names() if devices == "all" else [devices] if isinstance(devices, str) else devices
     answers = on_devices(request, names, hypothetical=hypothetical)
+    if longest is not None:
+        there = on_devices(longest, names, hypothetical=hypothetical)
+        answers = [_over_prompts(*each, request, longest) for each in zip(answers, there, strict=True)]
     answers.sort(key=lambda each: _seconds(each.estimate) if each.estimate else float("inf"))
     return EstimateTable(f"{_name(model)} on {counted(len(answers), 'device')}", answers)
+
+
+def _longest(request: Request, prompt_p99: int | None) -> Request | None:
+    """The request with the P99 prompt of a spread; None without a spread."""
+    if prompt_p99 is None:
+        return None
+    check_prompts(request.prompt_tokens, prompt_p99, "prompt_p99")
+    arch = request.model if isinstance(request.model, ArchSpec) else resolve(request.model)
+    if arch.own_tokens or request.audio_s:
+        raise SpecError(f"{arch.name} reads no prompt, so prompts have no spread; leave it out", field="prompt_p99")
+    return request.but(prompt_tokens=prompt_p99)
+
+
+def _over_prompts(found: DeviceAnswer, longest: DeviceAnswer, request: Request, asked: Request) -> DeviceAnswer:
+    if found.estimate is None or longest.estimate is None:
+        return longest if longest.estimate is None else found
+    spread = over_prompts(found.estimate, longest.estimate, p50=request.prompt_tokens, p99=asked.prompt_tokens)
+    return replace(found, estimate=spread)
 
 
 def on_devices(request: Request, names: Sequence[str], *, hypothetical: bool) -> list[DeviceAnswer]:

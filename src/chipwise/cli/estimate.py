@@ -34,6 +34,9 @@ def command(
     memory: options.Memory = None,
     runtime: options.Runtime = None,
     prompt: options.Prompt = 1024,
+    prompt_p99: Annotated[
+        int | None, typer.Option(help="P99 of prompt tokens, if they vary (--prompt is then their P50).", min=1)
+    ] = None,
     new: options.New = 128,
     images: options.Images = 0,
     size: options.ImageSize = image_size.DEFAULT,
@@ -106,7 +109,14 @@ def command(
     if whole_runs.answered(context, model, as_json=as_json):
         return
     sizes: dict[str, Any] = {"weights": weights, "kv": kv, "tp": tp, "pp": pp, "ep": ep, "dp": dp}
-    sizes |= {"runtime": runtime, "prompt": prompt, "new": new, "batch": batch, "audio_s": audio}
+    sizes |= {
+        "runtime": runtime,
+        "prompt": prompt,
+        "prompt_p99": prompt_p99,
+        "new": new,
+        "batch": batch,
+        "audio_s": audio,
+    }
     if images:
         sizes |= {"images": images, "image_size": image_size.parse(size)}
     else:

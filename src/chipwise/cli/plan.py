@@ -43,7 +43,6 @@ def command(
     tpot_p95: Annotated[str | None, typer.Option(help="On its P95.")] = None,
     tpot_p99: Annotated[str | None, typer.Option(help="Limit on its P99, such as 40ms.")] = None,
     itl_p50: Annotated[str | None, typer.Option(help="Limit on the median gap between two tokens.")] = None,
-    itl_p95: Annotated[str | None, typer.Option(help="On its P95.")] = None,
     itl_p99: Annotated[str | None, typer.Option(help="Limit on its P99, such as 100ms.")] = None,
     e2e_p50: Annotated[str | None, typer.Option(help="Limit on the median end-to-end time.")] = None,
     e2e_p95: Annotated[str | None, typer.Option(help="On its P95.")] = None,
@@ -116,11 +115,12 @@ def command(
     for path in (html, out):
         if path is not None:
             check_output(path)
-    limits: dict[str, object] = {
-        name: value
-        for name, value in context.params.items()
-        if name.partition("_")[0] in answers.MEASURES and value is not None
-    }
+    given = {
+        "ttft_p50": ttft_p50, "ttft_p95": ttft_p95, "ttft_p99": ttft_p99, "tpot_p50": tpot_p50, "tpot_p95": tpot_p95,
+        "tpot_p99": tpot_p99, "itl_p50": itl_p50, "itl_p99": itl_p99, "e2e_p50": e2e_p50, "e2e_p95": e2e_p95,
+        "e2e_p99": e2e_p99,
+    }  # fmt: skip
+    limits: dict[str, object] = {name: value for name, value in given.items() if value is not None}
     with progress_bar("planning", quiet=as_json) as advance:
         found = api.plan(model, out=out, resume=resume, on_progress=advance) if in_file else api.plan(
             model, rate=rate, trace=trace, prompt=prompt, new=new, spread=spread, shared_tokens=shared_tokens,

@@ -168,6 +168,7 @@ class OtherDevices:
                 workload=spec.workload,
                 seed=spec.seed,
                 energy=needs_energy((*item.limits, *spec.goals)),
+                prompt_p99=spec.prompt_p99,
             )
             self.weights[sheet.name], self.runtimes[sheet.name] = item.weight, served.runtime
             self._limits[sheet.name] = (*item.limits, *self.sheets[sheet.name].limits)

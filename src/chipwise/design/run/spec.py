@@ -10,7 +10,7 @@ from typing import Literal
 
 from chipwise.core import units
 from chipwise.core.digest import digest, plain
-from chipwise.core.fields import later, positive
+from chipwise.core.fields import convert, later, positive
 from chipwise.core.files import build, read_mapping, read_yaml
 from chipwise.design.limits import (
     DERIVED,
@@ -33,6 +33,7 @@ from chipwise.model.ops.workload import Workload
 from chipwise.model.space.search_space import SearchSpace
 from chipwise.model.space.space_spec import SpaceSpec
 from chipwise.predict.cost.spending import Rates, refused, require
+from chipwise.predict.served.prompt_spread import check_prompts
 from chipwise.training.evaluations.data import TASKS as EVALUATIONS
 from chipwise.training.evaluations.data import Kind
 from chipwise.training.tasks.protocol import TASKS, Task
@@ -348,6 +349,7 @@ class RunSpec:
     quality: QualitySpec = field(default_factory=QualitySpec)
     train: TrainSpec = field(default_factory=TrainSpec)
     confidence: str | float = CONFIDENCE  # probability with which limits on predictions must hold
+    prompt_p99: int | None = later(None)  # of prompts that vary; written workload: {prompt_tokens: {p50, p99}}
     quantiser: Literal["auto", "nearest", "searched", "gptq"] = later("auto")  # of the weights of finalists
     seed: int = 0
     folder: str = "."  # folder of the run file, for relative data paths; not a field of the file
@@ -398,6 +400,8 @@ class RunSpec:
                 field="space.weights",
             )
         self.task_settings.require_fit(self.workload, self.space)
+        if self.prompt_p99 is not None:
+            self._check_prompts(self.prompt_p99)
 
     def _check_trained_task(self) -> None:
         """Refuses fields that only text searches have."""
@@ -407,6 +411,20 @@ class RunSpec:
             )
         if self.tasks:
             raise SpecError("these are evaluations of text models; leave them out", field="tasks")
+
+    def _check_prompts(self, p99: int) -> None:
+        """Refuses a spread of prompts where it has no meaning, or does not fit."""
+        field = "workload.prompt_tokens"
+        if self.task_settings.latency_metric not in PER_TOKEN:
+            raise SpecError(f"requests of {self.task} have one size; write one number", field=field)
+        check_prompts(self.workload.prompt_tokens, p99, f"{field}.p99")
+        if self.target.sheet is None or self.target.device.startswith("ssh:"):
+            raise SpecError(
+                "requests of one size are measured on this target; write one number, such as the longest prompt: "
+                f"prompt_tokens: {p99}",
+                field=field,
+            )
+        self.task_settings.require_fit(replace(self.workload, prompt_tokens=p99), self.space)
 
     def _require_known(self) -> None:
         """Refuses invalid constraints and objectives, and those whose data the target does not state."""
@@ -571,7 +589,10 @@ def run_spec(data: object, *, file: str) -> RunSpec:
         return build(RunSpec, data, file=file)
     if "start_from" in data:
         raise SpecError(NO_SPACE, file=file, field="start_from")
-    fields = spelt_out(data)
+    try:
+        fields = spelt_out(data)
+    except SpecError as error:
+        raise error.inside(file=file) from None
     name = fields.get("task", "text")
     if isinstance(name, str) and name in TASKS:
         fields = {**TASKS.load(name).defaults, **fields}
@@ -594,6 +615,8 @@ def spelt_out(data: Mapping[str, object]) -> dict[str, object]:
         found["train"] = {"on": data["train"]}
     elif isinstance(train := data.get("train"), Mapping):  # YAML 1.1 parsers read the key ``on`` as true
         found["train"] = {"on" if name is True else name: value for name, value in train.items()}
+    if isinstance(workload := data.get("workload"), Mapping) and "prompt_tokens" in workload:
+        found |= _prompts(workload)
     if isinstance(data.get("quality"), str):
         found["quality"] = {"method": data["quality"]}
     quality = found.get("quality")
@@ -606,6 +629,21 @@ def spelt_out(data: Mapping[str, object]) -> dict[str, object]:
     if isinstance(tasks := data.get("tasks"), list | tuple):
         found["tasks"] = [_named_task(item) if isinstance(item, str) else item for item in tasks]
     return found
+
+
+def _prompts(workload: Mapping[str, object]) -> dict[str, object]:
+    """The fields of a workload whose prompts vary; none if they do not."""
+    prompts = workload["prompt_tokens"]
+    if not isinstance(prompts, Mapping):
+        return {}
+    if set(prompts) != {"p50", "p99"}:
+        raise SpecError(
+            "write a number, or the P50 and P99 of prompts that vary: {p50: 64, p99: 900}",
+            field="workload.prompt_tokens",
+        )
+    for name, tokens in prompts.items():
+        convert(int, tokens, f"workload.prompt_tokens.{name}")
+    return {"workload": {**workload, "prompt_tokens": prompts["p50"]}, "prompt_p99": prompts["p99"]}
 
 
 def _named_task(text: str) -> dict[str, str]:

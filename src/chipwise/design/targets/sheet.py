@@ -35,6 +35,7 @@ from chipwise.predict.cost.spending import Rates, spent
 from chipwise.predict.served import image_law
 from chipwise.predict.served.deployment import Deployment
 from chipwise.predict.served.estimate import cost_of, estimate_of
+from chipwise.predict.served.prompt_spread import factor
 from chipwise.predict.served.request import Request
 from chipwise.predict.served.tails import TAILS, kind_of, ratios
 
@@ -52,6 +53,7 @@ class SheetTarget(Benched):
         workload: Sizes of a request.
         seed: Random seed of the designs that energy and taught times are fitted to.
         energy: Whether to predict watts and joules too, if the device lists its board power.
+        prompt_p99: P99 of prompt tokens, over which P99s hold; those of ``workload`` are then their P50.
         source: Source of the measurements, for the taught profile.
         bench: Measures on the device; None if nothing is measured.
 
@@ -68,6 +70,7 @@ class SheetTarget(Benched):
         workload: Workload,
         seed: int,
         energy: bool,
+        prompt_p99: int | None = None,
         source: str = "a search",
         bench: Bench | None = None,
     ) -> None:
@@ -76,6 +79,10 @@ class SheetTarget(Benched):
             f"{device.title} is not here: chipwise kit packs what is measured there, and chipwise measurements "
             "import takes the result",
         )
+        self._longest: SheetTarget | None = None  # prices requests with the P99 prompt
+        if prompt_p99 is not None:
+            longer = replace(workload, prompt_tokens=prompt_p99)
+            self._longest = SheetTarget(space, device, served=served, workload=longer, seed=seed, energy=False)
         self._one_pass = space.spec.kind.one_pass
         if kind := space.spec.kind.off_sheets:
             raise Unsupported(
@@ -190,6 +197,13 @@ class SheetTarget(Benched):
             "parameters": costs.parameters,
         }
         found |= {name: self._ratio(name) * found[median] for name, median in TAILS.items()}
+        if self._longest is not None:
+            there = self._longest.metrics(rows)
+            found["peak_memory"] = there["peak_memory"]
+            found |= {
+                name: found[name] * factor(self._ratio(name), there[median] / found[median])
+                for name, median in TAILS.items()
+            }
         found |= spent(found["ttft_p50"], found["tpot_p50"], workload, self._rates)
         if self._energy and self._joules is not None:
             ttft_j, step_j = self._joules
@@ -225,6 +239,8 @@ class SheetTarget(Benched):
         known["peak_memory"] = (found.peak_memory_bytes, None, None)
         known = {metric: self._learnt.corrected(metric, bounds) for metric, bounds in known.items()}
         known |= self._tails(known, found)
+        if self._longest is not None:
+            known |= self._over_prompts(known, self._longest.predict(design))
         count = float(design.arch.parameters())
         known["parameters"] = (count, count, count)
         if self._one_pass:
@@ -261,6 +277,16 @@ class SheetTarget(Benched):
             value = max(1.0, value_of(ratio)) * value_of(known[median])
             half = None if usual is None else math.exp(Z90 * math.hypot(own, usual))
             found[name] = (value, None, None) if half is None else (value, value / half, value * half)
+        return found
+
+    def _over_prompts(self, known: Mapping[str, Bounds], there: Mapping[str, Bounds]) -> dict[str, Bounds]:
+        """P99s over the spread of prompts, and the memory of the longer, from requests with the P99 prompt."""
+        found: dict[str, Bounds] = {"peak_memory": there["peak_memory"]}
+        for name, median in TAILS.items():
+            if name in known:
+                middle = value_of(known[median])
+                by = float(factor(value_of(known[name]) / middle, value_of(there[median]) / middle))
+                found[name] = tuple(None if end is None else by * end for end in known[name])
         return found
 
     def _power(self, known: Mapping[str, Bounds], tokens: int) -> Bounds:
@@ -312,6 +338,9 @@ class SheetTarget(Benched):
         taught = teach_rows(self._sheet, rows, name=self._sheet.name, source=self._source)
         self.device = replace(self._sheet, taught=taught)
         self._learnt = Learnt({**self._pairs(known, "peak_memory", "joules_per_token"), **_tail_pairs(known)})
+        if self._longest is not None:  # what was measured are requests with the P50 prompt
+            self._longest._forget()
+            self._longest.device, self._longest._learnt = self.device, self._learnt
 
     def _pairs(
         self, known: Sequence[tuple[Design, Mapping[str, float]]], *metrics: str
@@ -414,6 +443,7 @@ def sheet_target(spec: RunSpec, space: SearchSpace, bench: Bench | None = None) 
         workload=spec.workload,
         seed=spec.seed,
         energy=needs_energy((*spec.limits, *spec.goals)),
+        prompt_p99=spec.prompt_p99,
         source=f"the run {spec.name}",
         bench=bench,
     )

@@ -11,13 +11,15 @@ from chipwise.design.targets.sheet import sheet_target
 from chipwise.model.space.search_space import SearchSpace
 
 
-@pytest.mark.parametrize(("device", "batch"), [("h100-sxm", 16), ("raspberry-pi-5", 1)])
-def test_estimate_explain_and_search_state_the_same(device: str, batch: int) -> None:
+@pytest.mark.parametrize(
+    ("device", "batch", "p99"), [("h100-sxm", 16, None), ("raspberry-pi-5", 1, None), ("raspberry-pi-5", 1, 90)]
+)
+def test_estimate_explain_and_search_state_the_same(device: str, batch: int, p99: int | None) -> None:
     """P99s and gaps of the same design for the same requests; estimate and explain also name one price."""
     spec = run_spec(
         {
             "name": "toy",
-            "workload": {"prompt_tokens": 64, "new_tokens": 32, "batch": batch},
+            "workload": {"prompt_tokens": {"p50": 64, "p99": p99} if p99 else 64, "new_tokens": 32, "batch": batch},
             "target": {"device": device},
             "constraints": {"tpot_p99": "<= 1 s"},
             "space": {
@@ -35,14 +37,15 @@ def test_estimate_explain_and_search_state_the_same(device: str, batch: int) -> 
     asked = target._pricer.request(design)
     sizes = {"device": device, "runtime": asked.deployment.runtime, "weights": asked.deployment.weights}
     sizes |= {"prompt": 64, "new": 32, "batch": batch}
-    estimated = api.estimate(asked.model, **sizes)
+    estimated = api.estimate(asked.model, prompt_p99=p99, **sizes)
     explained = api.explain(asked.model, **sizes)
     searched, by_row = target.predict(design), target.metrics(row)
     for name in ("ttft_p99", "tpot_p99", "itl_p50", "itl_p99"):
         found = estimated.metrics[name]
-        assert explained.estimate.metrics[name] == found
+        assert p99 or explained.estimate.metrics[name] == found
         assert searched[name] == pytest.approx([found.value, found.low, found.high])
         assert by_row[name][0] == pytest.approx(found.value, rel=0.03)
+    assert searched["peak_memory"][0] == estimated.peak_memory_bytes
     price = estimated.metrics.get("usd_per_1k_tokens")
     assert explained.estimate.metrics.get("usd_per_1k_tokens") == price
     assert (price is None) == ("usd_per_1k_tokens" not in searched)
