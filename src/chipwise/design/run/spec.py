@@ -417,7 +417,7 @@ class RunSpec:
         field = "workload.prompt_tokens"
         if self.task_settings.latency_metric not in PER_TOKEN:
             raise SpecError(f"requests of {self.task} have one size; write one number", field=field)
-        check_prompts(self.workload.prompt_tokens, p99, f"{field}.p99")
+        check_prompts(self.workload.prompt_tokens, p99, field)
         if self.target.sheet is None or self.target.device.startswith("ssh:"):
             raise SpecError(
                 "requests of one size are measured on this target; write one number, such as the longest prompt: "
@@ -641,8 +641,8 @@ def _prompts(workload: Mapping[str, object]) -> dict[str, object]:
             "write a number, or the P50 and P99 of prompts that vary: {p50: 64, p99: 900}",
             field="workload.prompt_tokens",
         )
-    for name, tokens in prompts.items():
-        convert(int, tokens, f"workload.prompt_tokens.{name}")
+    for tokens in prompts.values():
+        convert(int, tokens, "workload.prompt_tokens")
     return {"workload": {**workload, "prompt_tokens": prompts["p50"]}, "prompt_p99": prompts["p99"]}
 
 

@@ -20,7 +20,7 @@ def spec_with(path: str, value: object) -> Any:
     ("path", "value", "said"),
     [
         ("workload.prompt_tokens", {"p50": 16, "p99": 40}, "requests of one size are measured on this target"),
-        ("workload.prompt_tokens", {"p50": 16, "p99": 10}, "p99: the P99 of prompts must be above their P50 of 16"),
+        ("workload.prompt_tokens", {"p50": 16, "p99": 10}, "the P99 of prompts must be above their P50 of 16"),
         ("workload.prompt_tokens", {"p50": 64}, "write a number, or the P50 and P99"),
         ("workload.prompt_tokens", {"p50": 64, "p99": "many"}, "many"),
         ("workload.batch", 10**9, "must be at most 1,000,000, not 1000000000"),
