@@ -15,7 +15,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from chipwise.core.arrays import Number
+from chipwise.core.arrays import Float64Array
 from chipwise.errors import SpecError
 from chipwise.predict.cost.model import CostEstimate
 from chipwise.predict.served.tails import TAILS
@@ -31,7 +31,7 @@ def check_prompts(p50: int, p99: int, field: str) -> None:
         raise SpecError(f"the P99 of prompts must be above their P50 of {p50:,} tokens, not {p99:,}", field=field)
 
 
-def factor(equal: Number, longer: Number) -> Number:
+def factor(equal: Float64Array | float, longer: Float64Array | float) -> Float64Array:
     """What multiplies the P99 of equal requests, so that it holds over the spread of prompts.
 
     Args:
@@ -39,7 +39,7 @@ def factor(equal: Number, longer: Number) -> Number:
         longer: Median time of requests with the P99 prompt over that with the P50 prompt; below 1 counts as 1.
     """
     log_equal, log_longer = np.log(np.maximum(equal, 1.0)), np.log(np.maximum(longer, 1.0))
-    return np.exp(np.hypot(log_equal, log_longer) - log_equal)
+    return np.asarray(np.exp(np.hypot(log_equal, log_longer) - log_equal))
 
 
 def over_prompts(found: CostEstimate, longest: CostEstimate, *, p50: int, p99: int) -> CostEstimate:
