@@ -23,9 +23,10 @@ if TYPE_CHECKING:
         estimate,
         estimate_table,
         estimate_training,
+        owned,
     )
     from chipwise.api.runs import evaluate, quality, report, search, shrink, train
-    from chipwise.api.serving import agent_loop, plan, simulate
+    from chipwise.api.serving import agent_loop, bill, plan, simulate
     from chipwise.api.specs import load_run, lower, resolve, uniform
     from chipwise.api.whole_runs import estimate_parts, estimate_pictures, explain_pictures
     from chipwise.deploy.measure.measurement import Measurement
@@ -73,6 +74,7 @@ __all__ = [
     "SearchSpace",
     "Workload",
     "agent_loop",
+    "bill",
     "calibrate",
     "candidates",
     "compare",
@@ -95,6 +97,7 @@ __all__ = [
     "measure_parts",
     "models",
     "models_on",
+    "owned",
     "plan",
     "quality",
     "quantize",

@@ -16,10 +16,12 @@ from chipwise.design.models.this_machine import estimate_here, estimate_on, is_h
 from chipwise.errors import ChipwiseError, DoesNotFit, SpecError, Unsupported, counted
 from chipwise.hardware import datasheet
 from chipwise.hardware.datasheet import DeviceProfile
+from chipwise.hardware.facts import PriceRate
 from chipwise.model.arch.arch import ArchSpec
 from chipwise.model.published import alike
 from chipwise.model.published.read import resolve
 from chipwise.predict.cost.model import CostEstimate
+from chipwise.predict.cost.ownership import from_texts
 from chipwise.predict.cost.whole_run import RunEstimate
 from chipwise.predict.explain.comparison import Cell, requests_of
 from chipwise.predict.explain.comparison import compare as compare_requests
@@ -232,6 +234,43 @@ def estimate(
         answers = [_over_prompts(*each, request, longest) for each in zip(answers, there, strict=True)]
     answers.sort(key=lambda each: _seconds(each.estimate) if each.estimate else float("inf"))
     return EstimateTable(f"{_name(model)} on {counted(len(answers), 'device')}", answers)
+
+
+@public
+def owned(
+    device: str | Path,
+    *,
+    electricity: str,
+    buy: str | None = None,
+    years: float = 4.0,
+    use: float = 1.0,
+    power: str | None = None,
+) -> DeviceProfile:
+    """A device that you own: its data sheet with the price of an hour of your own machine instead of its rent.
+
+    >>> import chipwise
+    >>> mine = chipwise.owned("rtx-4090", buy="1800 USD", electricity="0.30 USD/kWh")
+    >>> round(3600 * mine.price_usd_per_s, 4)  # 1800 / (4 * 8760) + 0.45 * 0.30
+    0.1864
+    >>> chipwise.estimate("Qwen/Qwen3-8B", device=mine).metrics["usd_per_1k_output_tokens"].value < 1e-3
+    True
+
+    Args:
+        device: A data sheet's name, alias or file.
+        electricity: The tariff, such as ``0.30 USD/kWh``; another currency needs its rate, ``0.28 EUR/kWh @ 1.16``.
+        buy: Its purchase price, such as ``1800 USD``. None: already paid, so that an hour costs its electricity.
+        years: Years over which it is paid off.
+        use: Share of all hours in which it works; its draw while idle is not counted.
+        power: Its draw under load, such as ``450 W``. Default: the board power of the data sheet.
+
+    Raises:
+        UnknownName: There is no such data sheet.
+        SpecError: An argument is wrong, or the power is unknown.
+    """
+    sheet = datasheet.load(str(device))
+    board_w = None if sheet.board_power is None else sheet.board_power.number
+    found = from_texts(electricity=electricity, buy=buy, years=years, use=use, power=power, board_power_w=board_w)
+    return replace(sheet, price=PriceRate(value=f"{found.usd_per_h!r} USD/h", source=found.describe()))
 
 
 def _longest(request: Request, prompt_p99: int | None) -> Request | None:

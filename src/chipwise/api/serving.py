@@ -3,21 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
+from chipwise.core import units
 from chipwise.core.arguments import public, stated_by
 from chipwise.core.digest import plain
 from chipwise.core.files import build
 from chipwise.design.fleet.agent_loop import AgentLoop, LoopCost, price_loop, read_loop
 from chipwise.design.fleet.answer import FleetPlan
+from chipwise.design.fleet.bill import Bill, FleetToBill, billed, fleet_of, growth_of
 from chipwise.design.fleet.offered_load import OfferedLoad
-from chipwise.design.fleet.plan_files import plan_question
-from chipwise.design.fleet.question import FleetQuestion, question_from, read_question
+from chipwise.design.fleet.plan_files import plan_question, read_plan
+from chipwise.design.fleet.question import FleetQuestion, above_zero, question_from, read_question
 from chipwise.design.fleet.simulate_model import Pools, Scheduling, simulate_model
 from chipwise.design.fleet.simulating import Simulation
-from chipwise.errors import SpecError
+from chipwise.errors import SpecError, counted
 from chipwise.model.arch.arch import ArchSpec
+from chipwise.predict.cost.ownership import dollars
 from chipwise.predict.load.load import Load
 from chipwise.predict.served.deployment import Deployment
 
@@ -296,3 +300,71 @@ def plan(
             given["classes"] = list(classes or [{**one, "prefixes": prefixes}])
         question = question_from(plain({name: value for name, value in given.items() if value is not None}))
     return plan_question(question, out=None if out is None else Path(out), resume=resume, on_progress=on_progress)
+
+
+@public
+def bill(
+    plan: str | Path | FleetPlan | None = None,
+    *,
+    machines: int | None = None,
+    rent: str | None = None,
+    power: str | None = None,
+    buy: str | None = None,
+    electricity: str | None = None,
+    growth: str = "0 %/month",
+    months: int = 24,
+    hours_per_day: float = 24.0,
+) -> Bill:
+    """The bill month by month of a plan's best fleet, or of a number of machines: rented, and bought.
+
+    >>> import chipwise
+    >>> stores = chipwise.bill(machines=4000, power="150 W", electricity="0.15 USD/kWh", months=1)
+    >>> round(stores.months[0].electricity_usd)
+    65700
+
+    Args:
+        plan: A plan, or its file; its best fleet is billed.
+        machines: A number of machines, instead of a plan.
+        rent: Rent of one machine, such as ``2.5 USD/h``. Default: the plan's prices.
+        power: Draw of one machine, such as ``150 W``. Default: the board power of the plan's devices.
+        buy: Purchase price of one machine, such as ``9000 USD``; another currency needs its rate: ``8000 EUR @ 1.16``.
+        electricity: Tariff, such as ``0.30 USD/kWh``.
+        growth: Growth of the load, such as ``8 %/month``.
+        months: Number of months.
+        hours_per_day: Hours of a day in which the machines run.
+
+    Raises:
+        SpecError: An argument is wrong, or neither or both of a plan and machines are given.
+    """
+    if (plan is None) == (machines is None):
+        raise SpecError("give a plan or a number of machines", field="machines")
+    if not 0 < hours_per_day <= 24:
+        raise SpecError(f"must be above 0 and at most 24, not {hours_per_day:g}", field="hours_per_day")
+    watts = None if power is None else above_zero(units.parse_field(power, "power", "power"), "power", "power")
+    each = None if rent is None else 3600 * above_zero(units.parse_field(rent, "price_rate", "rent"), "rent")
+    if machines is not None:
+        if not 1 <= machines <= 100_000_000:
+            raise SpecError(f"must be from 1 to 100,000,000, not {machines:,}", field="machines")
+        several = None if watts is None else machines * watts
+        fleet = FleetToBill(label=counted(machines, "machine"), devices=machines, power_w=several)
+    else:
+        fleet = fleet_of(_finished(plan), power_w=watts)
+    fleet = replace(
+        fleet,
+        usd_per_h=fleet.usd_per_h if each is None else fleet.devices * each,
+        purchase_usd=None if buy is None else dollars(buy, "buy"),
+        usd_per_kwh=None if electricity is None else dollars(electricity, "electricity", per_kwh=True),
+        hours=fleet.hours * hours_per_day / 24,
+    )
+    if fleet.usd_per_h is None and fleet.purchase_usd is None and (fleet.usd_per_kwh is None or fleet.power_w is None):
+        raise SpecError("no price is known; state rent, buy, or electricity with power", field="rent")
+    return billed(fleet, growth=growth_of(growth), months=months)
+
+
+def _finished(plan: str | Path | FleetPlan | None) -> FleetPlan:
+    if isinstance(plan, FleetPlan):
+        return plan
+    found = read_plan(Path(str(plan))).plan
+    if found is None:
+        raise SpecError("holds an unfinished plan; run chipwise plan with --resume first", file=str(plan))
+    return found

@@ -15,6 +15,7 @@ from typer.core import TyperGroup
 import chipwise
 from chipwise.cli import (
     agent,
+    bill,
     calibrate,
     candidates,
     compare,
@@ -117,6 +118,7 @@ for group, name, command, summary in (
     ("Serve", "plan", plan.command, "Find the cheapest fleet for a load and its limits."),
     ("Serve", "simulate", simulate.command, "Simulate one arrangement under load."),
     ("Serve", "agent", agent.command, "Price an agent's loop against a time budget."),
+    ("Serve", "bill", bill.command, "Bill a fleet month by month, rented and bought."),
     ("Share", "export", export.command, "Write a model as GGUF, ONNX or a Hugging Face folder."),
     ("Share", "kit", kit.command, "Pack models to measure on another device."),
     ("Extend", "teach", teach.command, "Learn a machine from a table of measured models."),

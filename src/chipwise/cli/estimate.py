@@ -58,6 +58,11 @@ def command(
     ] = None,
     table: Annotated[Path | None, typer.Option(help="Answer every row of this CSV file instead.")] = None,
     out: Annotated[Path | None, typer.Option(help="File for the table with its predictions.")] = None,
+    electricity: options.Electricity = None,
+    buy: options.Buy = None,
+    years: options.Years = 4.0,
+    use: options.Use = 1.0,
+    power: options.OwnPower = None,
     train_tokens: options.TrainTokens = None,
     shape: options.Shape = None,
     value: options.Value = None,
@@ -83,8 +88,7 @@ def command(
 
     An ONNX file, by a law of its operators: chipwise estimate model.onnx --device l4 --shape x=1,3,48,320
 
-    Training steps, diffusion models, parts on a phone's NPU and numbers of candidates have commands of their own:
-    training-step, pictures, parts, candidates.
+    Commands of their own: training-step, pictures (diffusion), parts (a phone's NPU), candidates.
 
     Columns read: row_id, model, device, runtime, weights, kv, tp, pp, ep, dp, batch, isl, osl, images,
     image_size, audio_s.
@@ -122,19 +126,32 @@ def command(
     else:
         refuse(context, "size", why="needs --images")
     sizes |= {"gpu_layers": _layers(gpu_layers), "n_cpu_moe": n_cpu_moe, "host": host}
+    own = _own(context, device, electricity=electricity, buy=buy, years=years, use=use, power=power)
     if device == "all":
         rows = api.estimate(model, devices="all", **sizes)
         json_of(quality.with_quality(list(rows), model, train_tokens)) if as_json else _print_devices(model, rows)
         quality.print_quality(model, None if as_json else train_tokens)
         return
-    found = api.estimate(model, device=device, hypothetical=True, **sizes)
+    found = api.estimate(model, device=own or device, hypothetical=True, **sizes)
     if as_json:
         json_of(quality.with_quality(found, model, train_tokens))
     else:
         _print(model, found, kernels=kernels)
+        if own is not None and own.price is not None:
+            say(f"note: prices are those of a machine that you own, {own.price.source}")
     quality.print_quality(model, None if as_json else train_tokens)
     if found.does_not_fit:
         raise typer.Exit(2)
+
+
+def _own(context: typer.Context, device: str, *, electricity: str | None, **texts: Any) -> answers.DeviceProfile | None:
+    """The device at the price of a machine that the user owns; None if no tariff is given."""
+    if electricity is None:
+        refuse(context, *texts, why="needs --electricity, the tariff of a machine that you own")
+        return None
+    if device == "all":
+        refuse(context, "electricity", why="prices one device at a time")
+    return api.owned(device, electricity=electricity, **texts)
 
 
 def _answer_table(table: Path, out: Path, *, as_json: bool) -> None:

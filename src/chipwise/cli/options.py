@@ -82,6 +82,16 @@ Inputs = Annotated[
     typer.Option(help="ONNX graph: a .npz file with an array for each input. Default: random data, masks of ones."),
 ]
 
+# Of a machine that you own, which `estimate` and `bill` take.
+Buy = Annotated[
+    str | None, typer.Option(help="Purchase price of one machine: '9000 USD', or '8000 EUR @ 1.16' with a rate.")
+]
+Electricity = Annotated[str | None, typer.Option(help="Tariff: '0.30 USD/kWh', or '0.28 EUR/kWh @ 1.16'.")]
+
+Years = Annotated[float, typer.Option(help="Years over which a machine that you buy is paid off.")]
+Use = Annotated[float, typer.Option(help="Share of all hours in which your machine works.")]
+OwnPower = Annotated[str | None, typer.Option(help="Draw of your machine, such as 450W. Default: its board power.")]
+
 # Of a load, which `plan` and `simulate` take.
 OF_MADE_LOADS = ("prompt", "new", "spread", "shared_tokens", "prefixes", "arrivals", "burstiness")
 """Options that cannot be combined with a trace, which defines its requests."""

@@ -1,0 +1,58 @@
+"""``chipwise bill``: the bill of a fleet month by month, rented and bought."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from chipwise import api
+from chipwise.api import answers
+from chipwise.cli import options
+from chipwise.cli.output import json_of, print_table, say
+from chipwise.core import units
+from chipwise.core.layout import Column, Table
+
+
+def command(
+    plan: Annotated[Path | None, typer.Argument(help="The file of a plan (chipwise plan ... --out FILE).")] = None,
+    machines: Annotated[int | None, typer.Option(help="A number of machines, instead of a plan.", min=1)] = None,
+    rent: Annotated[
+        str | None, typer.Option(help="Rent of one machine, such as '2.5 USD/h'. Default: the plan's.")
+    ] = None,
+    power: Annotated[str | None, typer.Option(help="Draw of one machine, such as 150W. Default: the plan's.")] = None,
+    buy: options.Buy = None,
+    electricity: options.Electricity = None,
+    growth: Annotated[str, typer.Option(help="Growth of the load, such as '8 %/month'.")] = "0 %/month",
+    months: Annotated[int, typer.Option(help="Number of months.", min=1)] = 24,
+    hours_per_day: Annotated[float, typer.Option(help="Hours of a day in which the machines run.")] = 24.0,
+    as_json: options.AsJson = False,
+) -> None:
+    """Bill a fleet month by month while its load grows, and say when buying is cheaper than renting.
+
+    chipwise plan Qwen/Qwen3-8B --rate 8/s --device l40s --out plan.json
+
+    chipwise bill plan.json --growth "8 %/month" --months 24 --buy "9000 USD" --electricity "0.30 USD/kWh"
+
+    Devices in the field: chipwise bill --machines 4000 --power 150W --electricity "0.15 USD/kWh"
+    """
+    found = api.bill(
+        plan, machines=machines, rent=rent, power=power, buy=buy, electricity=electricity, growth=growth, months=months,
+        hours_per_day=hours_per_day,
+    )  # fmt: skip
+    json_of(found) if as_json else _print(found)
+
+
+def _print(found: answers.Bill) -> None:
+    say(found.headline(), bold=True)
+    heads = ("month", "load", "machines", "rent", "purchases", "electricity")
+    table = Table(columns=[Column(head=head, right=True) for head in heads])
+    for each in found.months:
+        prices = (each.rent_usd, each.purchase_usd, each.electricity_usd)
+        shown = ("unknown" if price is None else f"${price:,.0f}" for price in prices)
+        table.add(str(each.month), f"{units.number(each.load)} x", f"{each.devices:,}", *shown)
+    print_table(table)
+    for note in found.notes:
+        say(f"note: {note}")
+    say("note: rent includes electricity; bought machines are paid in the month in which they are added")

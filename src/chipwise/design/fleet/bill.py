@@ -1,0 +1,169 @@
+"""The bill of a fleet month by month while its load grows: rented, and bought with its electricity.
+
+A fleet grows in whole replicas, in proportion to the load. Bought machines are paid in the month in which they are
+added, and draw their power in every hour; renting includes electricity. The break-even is the first month in which all
+payments for buying so far are at most those for renting.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from chipwise.core.results import Result
+from chipwise.design.fleet.answer import FleetPlan
+from chipwise.errors import SpecError, counted, short
+from chipwise.predict.cost.ownership import HOURS_PER_MONTH
+
+_GROWTH = re.compile(r"^\s*([+-]?\d+(?:\.\d+)?)\s*%\s*/\s*(month|year)\s*$")
+
+
+def growth_of(text: str) -> float:
+    """Growth per month of text such as ``8 %/month`` or ``150 %/year``, as a share.
+
+    Raises:
+        SpecError: It is not such text, or not from -50 to 1,000 % a month.
+
+    >>> round(growth_of("1200 %/year"), 4)
+    0.2383
+    """
+    found = _GROWTH.match(text)
+    if found is None:
+        raise SpecError(f"must be a share per month or year, such as '8 %/month', not {short(text)}", field="growth")
+    share = float(found[1]) / 100
+    if share <= -1:
+        raise SpecError(f"a load cannot shrink by more than 100 %, not {short(text)}", field="growth")
+    each = share if found[2] == "month" else (1 + share) ** (1 / 12) - 1
+    if not -0.5 <= each <= 10:
+        raise SpecError(f"must be from -50 to 1,000 % a month, not {short(text)}", field="growth")
+    return each
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FleetToBill:
+    """Machines that serve a load today.
+
+    ``devices`` serve it in replicas of ``per_replica`` machines. Unknown numbers are None.
+    """
+
+    label: str
+    devices: int
+    per_replica: int = 1
+    usd_per_h: float | None = None  # rent of all
+    power_w: float | None = None  # of all
+    purchase_usd: float | None = None  # of one
+    usd_per_kwh: float | None = None
+    hours: float = HOURS_PER_MONTH  # in a month, in which they run
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Month:
+    """One month: load relative to the first, machines, and dollars; None if a price is unknown."""
+
+    month: int
+    load: float
+    devices: int
+    rent_usd: float | None
+    purchase_usd: float | None
+    electricity_usd: float | None
+
+    @property
+    def owning_usd(self) -> float | None:
+        """Dollars of purchases and electricity."""
+        if self.purchase_usd is None or self.electricity_usd is None:
+            return None
+        return self.purchase_usd + self.electricity_usd
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class Bill(Result):
+    """The bill by month, and the month in which buying has cost no more than renting (None: not within these)."""
+
+    fleet: FleetToBill
+    months: tuple[Month, ...]
+    break_even: int | None
+    notes: tuple[str, ...] = ()
+
+    def headline(self) -> str:
+        """The first month, the last, and the break-even."""
+        first, last = self.months[0], self.months[-1]
+        parts = []
+        if first.rent_usd is not None and last.rent_usd is not None:
+            parts.append(f"rent ${first.rent_usd:,.0f} in month 1 and ${last.rent_usd:,.0f} in month {last.month}")
+        if first.electricity_usd is not None and last.electricity_usd is not None:
+            parts.append(f"electricity ${first.electricity_usd:,.0f} and ${last.electricity_usd:,.0f}")
+        if self.break_even is not None:
+            parts.append(f"buying is cheaper from month {self.break_even} on")
+        elif first.owning_usd is not None and first.rent_usd is not None:
+            parts.append(f"buying is not cheaper within {counted(len(self.months), 'month')}")
+        return f"{self.fleet.label}: {'; '.join(parts) or 'price unknown'}"
+
+    def rows(self) -> list[Mapping[str, object]]:
+        """One row per month."""
+        return [
+            {
+                "month": each.month, "load": each.load, "devices": each.devices, "rent_usd": each.rent_usd,
+                "purchase_usd": each.purchase_usd, "electricity_usd": each.electricity_usd,
+            }
+            for each in self.months
+        ]  # fmt: skip
+
+
+def fleet_of(plan: FleetPlan, *, power_w: float | None) -> FleetToBill:
+    """The best fleet of a plan; ``power_w`` replaces the power of one device."""
+    best = plan.best
+    second = best.second
+    devices = best.devices + (second.devices if second else 0)
+    return FleetToBill(
+        label=best.label,
+        devices=devices,
+        per_replica=devices if second else best.devices // best.replicas,
+        usd_per_h=best.usd_per_h,
+        power_w=best.board_power_w if power_w is None else devices * power_w,
+    )
+
+
+def billed(fleet: FleetToBill, *, growth: float, months: int) -> Bill:
+    """The bill of ``months`` months with a load that grows by the share ``growth`` each month.
+
+    Raises:
+        SpecError: The number of months is out of range.
+    """
+    if not 1 <= months <= 600:
+        raise SpecError(f"must be from 1 to 600, not {months}", field="months")
+    rows: list[Month] = []
+    owned = rented = bought = 0.0
+    break_even: int | None = None
+    for number in range(1, months + 1):
+        load = (1 + growth) ** (number - 1)
+        replicas = fleet.devices / fleet.per_replica
+        devices = max(1, math.ceil(replicas * load - 1e-9)) * fleet.per_replica
+        share, added = devices / fleet.devices, max(devices - bought, 0)
+        bought += added
+        watts, tariff = fleet.power_w, fleet.usd_per_kwh
+        electricity = None if watts is None or tariff is None else watts / 1000 * share * fleet.hours * tariff
+        row = Month(
+            month=number,
+            load=load,
+            devices=devices,
+            rent_usd=None if fleet.usd_per_h is None else fleet.usd_per_h * share * fleet.hours,
+            purchase_usd=None if fleet.purchase_usd is None else added * fleet.purchase_usd,
+            electricity_usd=electricity,
+        )
+        rows.append(row)
+        if row.rent_usd is not None and row.owning_usd is not None:
+            rented, owned = rented + row.rent_usd, owned + row.owning_usd
+            if owned > rented:
+                break_even = None  # machines that are added later may reverse it
+            elif break_even is None:
+                break_even = number
+    lacking = {
+        "rent": fleet.usd_per_h is None,
+        "purchase price": fleet.purchase_usd is None,
+        "electricity": fleet.power_w is None or fleet.usd_per_kwh is None,
+    }
+    unknown = [name for name, missing in lacking.items() if missing]
+    notes = (f"unknown: {', '.join(unknown)}",) if unknown else ()
+    return Bill(fleet=fleet, months=tuple(rows), break_even=break_even, notes=notes)
