@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 from pathlib import Path
 
 import pytest
@@ -14,13 +15,27 @@ ROWS = (
     "q2,a,Qwen3-0.6B,w4a16,Samsung Galaxy S25,genie,4096,90.0,,125.0",
     "q3,a,Qwen3-0.6B,w4a16,Snapdragon X Elite CRD,genie,4096,90.0,300.0,40.0",  # contradicted by the other runtime
     "q4,a,Qwen3-0.6B,q4_0,Samsung Galaxy S25,geniex_llamacpp,512,90.0,300.0,90.0",  # of an unknown part of the chip
-    "q5,a,Qwen3-VL-4B-Instruct,w4a16,Samsung Galaxy S25,genie,4096,90.0,300.0,20.0",  # behind a vision tower
+    "q5,a,Qwen3-0.6B,w4a16,Dragonwing Q-8750,genie,4096,90.0,,125.0",  # the chip of the second row
+)
+GGUF = (
+    "q6,a,Qwen3-0.6B,q4_0,Samsung Galaxy S26,geniex_llamacpp,512,90.0,360.0,90.0",
+    "q7,a,Qwen3-0.6B,q4_0,Samsung Galaxy S26,geniex_llamacpp,512,80.0,320.0,60.0",
+    "q8,a,Qwen3-0.6B,q4_0,Samsung Galaxy S26,geniex_llamacpp,512,30.0,120.0,70.0",
 )
 
 
-def test_a_row_is_a_decode_step_and_two_prompts(tmp_path: Path) -> None:
-    import gzip
+def test_three_rows_of_llama_cpp_are_those_of_the_cpu_the_gpu_and_the_npu(tmp_path: Path) -> None:
+    (tmp_path / TABLE).write_bytes(gzip.compress("\n".join((HEAD, *GGUF)).encode()))
+    runs = read_npu_runs(tmp_path)
+    assert [(run.row_id, run.part) for run in runs if run.phase == "decode"] == [
+        ("q6", "cpu"),
+        ("q7", "gpu"),
+        ("q8", "npu"),
+    ]
+    assert {(run.chip, run.stack) for run in runs} == {("snapdragon-8-elite-gen5", "geniex-llama.cpp")}
 
+
+def test_a_row_is_a_decode_step_and_two_prompts(tmp_path: Path) -> None:
     (tmp_path / TABLE).write_bytes(gzip.compress("\n".join((HEAD, *ROWS)).encode()))
     runs = read_npu_runs(tmp_path)
     assert [(run.row_id, run.phase, run.tokens) for run in runs] == [

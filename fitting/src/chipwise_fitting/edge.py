@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,9 +17,9 @@ from chipwise.core.arrays import Float64Array
 from chipwise.core.csvfile import write_rows
 from chipwise.core.statistics import weighted_quantile
 from chipwise.predict.kernels import local
-from chipwise_fitting.edge_fit import PER_DEVICE, fitted, left_out_with, misses, seconds
+from chipwise_fitting.edge_fit import PER_DEVICE, fits_without, fitted, left_out_with, misses, seconds
 from chipwise_fitting.edge_rivals import by_efficiency
-from chipwise_fitting.edge_runs import Run, read_runs
+from chipwise_fitting.edge_runs import Run, read_runs, table_in
 from chipwise_fitting.npu_runs import read_npu_runs
 from chipwise_fitting.score import Row
 
@@ -41,8 +43,8 @@ def half_widths(runs: Sequence[Run], found: Mapping[str, Float64Array]) -> dict[
 
     Args:
         runs: Runs that have kernels.
-        found: log(predicted / measured) of each run: ``seen`` by the fit to all, ``sibling`` without its device,
-            ``unseen`` without its vendor.
+        found: log(predicted / measured) of each run: ``seen`` without its model on its device, ``sibling`` without
+            its device, ``unseen`` without its vendor.
     """
     widths: dict[str, float] = {}
     kin = kin_of(runs)
@@ -70,19 +72,21 @@ def _kinds(run: Run) -> tuple[str, ...]:
     return (run.interval_class,) if run.cached else ("*", run.interval_class)
 
 
-def constants(runs: Sequence[Run]) -> dict[str, Any]:
-    """What ships: terms, half-widths, and what the fit had seen."""
+def constants(runs: Sequence[Run], asked: Sequence[Run] | None = None) -> dict[str, Any]:
+    """What ships: terms, half-widths, and what the fit had seen.
+
+    Args:
+        runs: Runs that have kernels.
+        asked: The same runs by what a question tells of them, on which intervals rest.
+    """
+    asked = runs if asked is None else asked
     fair = [run for run in runs if run.plausible]
     terms = fitted(fair)
-    measured = np.log([run.measured_s for run in runs])
-    found = {
-        "seen": seconds(runs, terms) - measured,
-        "sibling": misses(runs, "device", terms),
-        "unseen": misses(runs, "vendor", terms),
-    }
+    left_out = {"seen": "model", "sibling": "device", "unseen": "vendor"}
+    found = {name: misses(runs, each, terms, of=asked) for name, each in left_out.items()}
     return {
         "terms": {name: round(value, 4) for name, value in terms.items() if abs(value) >= 5e-5},
-        "halfwidths": half_widths(runs, found),
+        "halfwidths": half_widths(asked, found),
         "source": "public measurements of one user's runs; docs/validation.md names the tables",
         "devices": sorted({f"{run.chip}|{run.part}" for run in fair}),
         "architectures": sorted({run.architecture for run in fair}),
@@ -93,16 +97,45 @@ def constants(runs: Sequence[Run]) -> dict[str, Any]:
 
 def fit(tables: Path, out: Path, *, progress: Callable[[str], None]) -> str:
     """Fits to ``edge.csv.gz`` of ``tables``, and to its table of NPUs where there is one; writes ``local.json``."""
-    runs = [run for run in [*read_runs(table_in(tables)), *read_npu_runs(tables)] if run.kernels]
-    progress(f"{len(runs)} runs of {len({run.chip for run in runs if run.device})} devices")
-    found = constants(runs)
+    npus = [run for run in read_npu_runs(tables) if run.kernels]
+    runs, asked = ([run for run in read_runs(table_in(tables), told=told) if run.kernels] for told in (True, False))
+    progress(f"{len(runs) + len(npus)} runs of {len({run.chip for run in [*runs, *npus] if run.device})} devices")
+    found = constants([*runs, *npus], [*asked, *npus])
     (out / "local.json").write_text(json.dumps(found, indent=1, sort_keys=True) + "\n", encoding="utf-8")
     return f"local: {len(found['terms'])} terms"
 
 
-def table_in(folder: Path) -> Path:
-    """The table of a folder, or the file itself."""
-    return folder / "edge.csv.gz" if folder.is_dir() else folder
+def constants_without(tables: Path, chips: Sequence[str]) -> Iterator[tuple[str, local.Constants]]:
+    """The constants that would ship if each chip had no run, with the half-widths that ship."""
+    every = [*read_runs(table_in(tables)), *read_npu_runs(tables)]
+    runs = [run for run in every if run.kernels]
+    held = local.shipped()
+    for chip, terms in fits_without(runs, chips, dict(held.terms)):
+        fair = [run for run in runs if run.plausible and run.chip != chip]
+        yield (
+            chip,
+            replace(
+                held,
+                terms=terms,
+                devices=frozenset(f"{run.chip}|{run.part}" for run in fair),
+                architectures=frozenset(run.architecture for run in fair),
+                classes=frozenset(run.engine for run in fair),
+                stacks=frozenset(f"{run.engine}|{run.stack}" for run in fair),
+            ),
+        )
+
+
+@contextmanager
+def answering_with(constants: local.Constants) -> Iterator[None]:
+    """Predictions in this block use ``constants``."""
+    usual = local.shipped
+    local.shipped = functools.cache(lambda: constants)
+    local._shipped_factors.cache_clear()
+    try:
+        yield
+    finally:
+        local.shipped = usual
+        local._shipped_factors.cache_clear()
 
 
 COLUMN = {"decode": "decode_tokens_per_s", "prefill": "prefill_tokens_per_s"}

@@ -2,13 +2,16 @@
 
 Every term is a deviation with a prior around zero: a class without runs keeps what all classes share, and a chip whose
 architecture is new keeps what its class has. Errors are logarithms with heavy tails, since tables of many
-hands hold rows that contradict the rest; no device counts for more than ``PER_DEVICE`` of its rows.
+hands hold rows that contradict the rest; no part of a device counts for more than ``PER_DEVICE`` of its rows in a
+runtime.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+import zlib
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -25,6 +28,7 @@ NOISE = 0.08  # of one run, as a logarithm
 PER_DEVICE = 12.0
 STEPS = 60
 CONVERGED = 0.01  # of the loss: what a last step gains
+PARTS = 10  # in which pairs of chip and model are left out
 REFINED = 4  # steps of a fit without some of the runs, from where the fit to all of them is
 START = {
     "bytes": 0.25,
@@ -121,8 +125,8 @@ def design(runs: Sequence[Run]) -> Design:
         shape = (len(patterns), len(names))
         return Sums(terms=csr_array((times, columns, starts), shape=shape), of_kernel=np.array(of_kernel))
 
-    devices = [run.chip for run in runs]
-    seen = {name: devices.count(name) for name in set(devices)}
+    sources = [f"{run.chip}|{run.part}|{run.stack}" for run in runs]
+    seen = Counter(sources)
     return Design(
         names=names,
         run=np.repeat(np.arange(len(kernels)), [len(each.counts) for each in kernels]),
@@ -134,7 +138,7 @@ def design(runs: Sequence[Run]) -> Design:
         flops=sums("flops"),
         kernel=sums("kernel"),
         measured=np.log([run.measured_s for run in runs]),
-        weight=np.array([min(1.0, PER_DEVICE / seen[name]) for name in devices]),
+        weight=np.array([min(1.0, PER_DEVICE / seen[name]) for name in sources]),
     )
 
 
@@ -225,18 +229,25 @@ def seconds(runs: Sequence[Run], terms: dict[str, float]) -> Float64Array:
 def left_out_with(run: Run, leave_out: str) -> str:
     """What is left out together with the run's device: it alone, its family, or all of its vendor."""
     assert run.device is not None
-    return {"device": run.chip, "family": run.device.family, "vendor": run.device.vendor}[leave_out]
+    part = f"part {zlib.crc32(f'{run.chip}|{run.model}'.encode()) % PARTS}"
+    return {"device": run.chip, "family": run.device.family, "vendor": run.device.vendor, "model": part}[leave_out]
 
 
-def misses(runs: Sequence[Run], leave_out: str, terms: dict[str, float]) -> Float64Array:
+def misses(
+    runs: Sequence[Run], leave_out: str, terms: dict[str, float], *, of: Sequence[Run] | None = None
+) -> Float64Array:
     """log(predicted / measured) of every run, by a fit without its device, family or vendor.
 
     Args:
         runs: Runs that have kernels.
-        leave_out: ``device``, ``family`` or ``vendor``.
+        leave_out: ``device``, ``family`` or ``vendor``; ``model`` leaves out a tenth of the pairs of chip and model.
         terms: The fit to all, near which the others are looked for.
+        of: The same runs as they are asked, if less is known of them then.
     """
     held = design(runs)
+    asked = held if of is None else design(of)
+    place = {name: i for i, name in enumerate(held.names)}
+    known = np.array([place.get(name, -1) for name in asked.names])
     groups = np.array([left_out_with(run, leave_out) for run in runs])
     learnt = np.array([run.plausible for run in runs], float)
     start, _ = start_and_prior(held.names)
@@ -245,6 +256,22 @@ def misses(runs: Sequence[Run], leave_out: str, terms: dict[str, float]) -> Floa
     missed = np.empty(len(runs))
     for name in sorted(set(groups)):
         out = groups == name
-        _, found = descend(held, held.weight * learnt * ~out, theta, steps=REFINED)
+        own, found = descend(held, held.weight * learnt * ~out, theta, steps=REFINED)
+        if of is not None:
+            found, _ = predicted(asked, np.where(known < 0, 0.0, own[known]), sloped=False)
         missed[out] = (found - held.measured)[out]
     return missed
+
+
+def fits_without(
+    runs: Sequence[Run], chips: Sequence[str], terms: dict[str, float]
+) -> Iterator[tuple[str, dict[str, float]]]:
+    """The terms that fit the runs of all other chips, for each of ``chips``, looked for near ``terms``."""
+    held = design(runs)
+    learnt = np.array([run.plausible for run in runs], float)
+    owner = np.array([run.chip for run in runs])
+    start, _ = start_and_prior(held.names)
+    theta = np.array([terms.get(n, s) for n, s in zip(held.names, start, strict=True)])
+    for chip in chips:
+        own, _ = descend(held, held.weight * learnt * (owner != chip), theta, steps=REFINED)
+        yield chip, dict(zip(held.names, map(float, own), strict=True))

@@ -21,6 +21,7 @@ from chipwise.hardware import datasheet
 from chipwise.hardware.datasheet import DeviceProfile
 from chipwise.hardware.facts import Bandwidth, Count
 from chipwise.hardware.runtime import runtime_named
+from chipwise.hardware.suited import format_in
 from chipwise.model.published.read import resolve
 from chipwise.predict.kernels import local
 from chipwise.predict.kernels.local_engines import (
@@ -45,36 +46,6 @@ CACHED_PROMPT = 8  # tokens that are read again of a prompt found in the cache: 
 ASKED_AGAIN = re.compile(r"median run of (\d+) at prompt")
 CACHING = ("llama.cpp", "ollama", "mlx-lm")
 """Servers that keep the last prompt's cache and find the next one in it, as they come."""
-FILES = {
-    "f16": "fp16", "bf16": "bf16", "fp16": "fp16", "f32": "fp32",
-    "q2_k_s": "q2_k", "ud-q2_k_xl": "q2_k", "q3_k_xl": "q3_k_l", "q3_k_p": "q3_k_m", "q4_k_p": "q4_k_m",
-    "q4_k_xl": "q4_k_m", "ud-q4_k_xl": "q4_k_m", "ud-q4_k_m": "q4_k_m", "q5_k_xl": "q5_k_m",
-    "q6_k_xl": "q6_k", "ud-q6_k_xl": "q6_k", "q8_k_xl": "q8_0", "mxfp4_moe": "mxfp4",
-    "4bit": "mlx_4bit", "mlx-4bit": "mlx_4bit", "8bit": "mlx_8bit", "mlx-8bit": "mlx_8bit",
-    "awq-int4-g128": "int4_g128", "gptq g128": "int4_g128", "w4a16": "q4_0", "w4": "q8_0", "mlc-q4f16_1": "q4_0",
-    "int4 (dynamic)": "int4_g128", "int4 (mixed, blockwise gs32)": "int4_g32", "int4 (qat)": "int4_g128",
-    "4-bit palettized (uniform g32)": "int4_g32", "int4 palettized": "int4_g128", "int8 palettized": "int8",
-    "ov-int4-mixed": "int4_g128", "int8-channel": "int8", "int8": "int8", "exl2 4.0 bpw": "int4_g128",
-    "exl2 2.5 bpw": "q2_k_block", "exl2 3.0 bpw": "iq3_xxs", "exl2 5.0 bpw": "q5_k",
-}  # fmt: skip
-"""Names of files as people publish them, where chipwise's differ; dynamic ones go by the nearest of the plain ones.
-
-Qualcomm's ``w4``, whose activations are floats, decodes at half the speed of ``w4a16`` on every chip: as 8 bits would.
-"""
-RUNTIMES = {
-    "ollama": "llama.cpp",
-    "ik_llama.cpp": "ik-llama.cpp",
-    "mlx-lm": "mlx",
-    "autoawq": "awq",
-    "tinychat": "awq",
-    "tinychat (fp16)": "awq",
-    "cactus (llama.cpp)": "llama.cpp",
-    "core-ai": "coreml",
-    "coreml-llm": "coreml",
-    "litert": "litert-lm",
-    "genie (genie)": "genie",
-    "genie (qnn_context_binary)": "genie",
-}
 NEEDED = ("row_id", "device", "runtime", "model", "quant", "decode_tokens_per_s", "prefill_tokens_per_s")
 
 
@@ -115,6 +86,7 @@ class Run:
     device: DeviceProfile | None = None
     part: str = ""
     stack: str = ""
+    model: str = ""
     kernels: Kernels | None = None
     cached: bool = False  # whether the prompt had been read before, and was found in the cache
     problem: str = ""  # why nothing can be predicted
@@ -155,19 +127,30 @@ class Run:
         return self.measured_s > least
 
 
-def read_runs(path: Path) -> list[Run]:
+def table_in(folder: Path) -> Path:
+    """The table of a folder, or the file itself."""
+    return folder / "edge.csv.gz" if folder.is_dir() else folder
+
+
+def read_runs(path: Path, *, told: bool = True) -> list[Run]:
     """Every phase that was timed of every row that is not doubtful.
+
+    Args:
+        path: The table.
+        told: Whether what only the row's remarks tell is known: threads, memory, age of the runtime. A question to
+            ``chipwise.estimate`` has none of it.
 
     Raises:
         SpecError: The table cannot be read, or lacks a column.
     """
-    return [run for row in packed_rows(path, NEEDED) if row.get("quality") != "doubtful" for run in _runs(row)]
+    rows = (row for row in packed_rows(path, NEEDED) if row.get("quality") != "doubtful")
+    return [run for row in rows for run in _runs(row if told else {**row, "device_detail": "", "date": ""})]
 
 
 def _runs(row: dict[str, str]) -> Iterator[Run]:
-    told = row.get("notes") or ""
-    prompt = number(row.get("prompt_tokens")) or (SHORT_PROMPT if "the prompt is short" in told else PROMPT)
-    again = ASKED_AGAIN.search(told)
+    notes = row.get("notes") or ""
+    prompt = number(row.get("prompt_tokens")) or (SHORT_PROMPT if "the prompt is short" in notes else PROMPT)
+    again = ASKED_AGAIN.search(notes)
     cached = again is not None and int(again[1]) > 1 and row["runtime"].strip().lower() in CACHING
     cached = cached and not _fills_context(row["model"], prompt)
     made = number(row.get("gen_tokens")) or float(NEW_TOKENS)
@@ -201,22 +184,19 @@ def _fills_context(model: str, prompt: float) -> bool:
 def asked(run: Run, row: Mapping[str, str], query_tokens: int, past_tokens: int) -> Run:
     """The run with its kernels, or with the reason why it has none."""
     try:
-        device = datasheet.load(row["device"])
+        variant = row.get("variant") or ""
+        device = datasheet.load(f"{row['device']}:{variant}" if variant.startswith("binned-") else row["device"])
         stack = stack_of(row)
         part = part_of_row(row, device, stack)
         if part == "cpu":
             device = as_it_ran(row, device, run.phase)
         kernels = kernels_of(row["model"], row["quant"], device, part, stack, query_tokens, past_tokens)
-        share = cores_share(row, device)
-        if share != 1.0:
-            ideal_s = kernels.ideal_s / (share if run.phase == "prefill" else 1.0)
-            kernels = replace(kernels, compute_s=kernels.compute_s / share, ideal_s=ideal_s)
         epoch = epoch_of(row.get("date") or "")
         if epoch is not None:
             kernels = replace(kernels, terms=tuple(_dated(terms, device, part, epoch) for terms in kernels.terms))
     except ChipwiseError as error:
         return replace(run, problem=str(error))
-    return replace(run, device=device, part=part, stack=stack, kernels=kernels)
+    return replace(run, device=device, part=part, stack=stack, model=row["model"], kernels=kernels)
 
 
 def stack_of(row: Mapping[str, str]) -> str:
@@ -225,13 +205,12 @@ def stack_of(row: Mapping[str, str]) -> str:
     Raises:
         UnknownName: It is none of these.
     """
-    name = row["runtime"].strip().lower()
-    stack = RUNTIMES.get(name, name)
-    if stack == "llama.cpp" and row.get("backend") == "vulkan":
-        stack = "llama.cpp-vulkan"
-    if stack not in local.STACKS:
+    name = runtime_named(row["runtime"]).name
+    if name == "llama.cpp" and row.get("backend") == "vulkan":
+        name = "llama.cpp-vulkan"
+    if name not in local.STACKS:
         raise UnknownName("runtime", name, local.STACKS)
-    return stack
+    return name
 
 
 def part_of_row(row: Mapping[str, str], device: DeviceProfile, stack: str) -> str:
@@ -245,13 +224,6 @@ def part_of_row(row: Mapping[str, str], device: DeviceProfile, stack: str) -> st
         if is_it and part in listed:
             return part
     return part_of(device, stack)
-
-
-def cores_share(row: Mapping[str, str], device: DeviceProfile) -> float:
-    """Part of the chip's GPU cores that a smaller bin of it has, from a variant such as ``binned-30c``."""
-    cores = number(row.get("variant", "").removeprefix("binned-").removesuffix("c"))
-    whole = device.units.number if device.units is not None else None
-    return cores / whole if cores and whole and cores < whole else 1.0
 
 
 def as_it_ran(row: Mapping[str, str], device: DeviceProfile, phase: Phase) -> DeviceProfile:
@@ -279,13 +251,12 @@ def kernels_of(
         UnknownName: The model or the format is not known.
         Unsupported: The device lists no arithmetic rate.
     """
-    arch = resolve(stand_in(model))
-    name = quant.strip().lower()
+    arch = resolve(stand_in(model)).without_towers()
     mixture = any(hasattr(layer.ffn, "experts") for layer in arch.layers)
     setting = Setting(
         arch=arch,
         plan=Plan(),
-        formats=formats_of(FILES.get(name, name), wide="fp16", mixture=mixture),
+        formats=formats_of(format_in(runtime_named(stack), quant), wide="fp16", mixture=mixture),
         runtime=runtime_named("llama.cpp"),
     )
     parts = lower_pass(setting, Step(batch=1, query_tokens=query_tokens, past_tokens=past_tokens))

@@ -22,7 +22,7 @@ from chipwise.core.fields import later
 from chipwise.errors import InputError, SpecError, UnknownName, Unsupported
 from chipwise.hardware import instances, taught, typed
 from chipwise.hardware.engines import LEVELS, Engine, Link, MemoryLevel
-from chipwise.hardware.facts import Bandwidth, Count, Fact, Frequency, Power, PriceRate, Size, Tile, Time
+from chipwise.hardware.facts import Bandwidth, Count, Fact, Frequency, Power, PriceRate, Rate, Size, Tile, Time
 from chipwise.hardware.taught import Teaching
 from chipwise.hardware.typed import DATA
 from chipwise.hardware.typed import names as names
@@ -448,7 +448,12 @@ def with_gpu_cores(sheet: DeviceProfile, count: int) -> DeviceProfile:
     if not 1 <= count <= most:
         raise InputError(f"{sheet.name}: has {most:g} GPU cores of which it may have fewer, not {count}")
     some = Count(value=count, source=f"{count} GPU cores asked for")
-    engines = tuple(replace(each, units=some) if each in gpus else each for each in sheet.engines)
+    engines = tuple(
+        replace(each, units=some, peak={name: _share_of(rate, count / most) for name, rate in each.peak.items()})
+        if each in gpus
+        else each
+        for each in sheet.engines
+    )
     memory, slower = sheet.memory, SLOWER_MEMORY.get((sheet.name, count))
     if slower is not None:
         fact = Bandwidth(value=slower, source="Apple technical specifications, the chip with fewer GPU cores")
@@ -463,6 +468,10 @@ def with_gpu_cores(sheet: DeviceProfile, count: int) -> DeviceProfile:
         memory=memory,
         units=some if whole else sheet.units,
     )
+
+
+def _share_of(rate: Rate, share: float) -> Rate:
+    return Rate(value=f"{rate.number * share:.12g} FLOP/s", source=f"{rate.source}, by cores")
 
 
 def load_all() -> list[DeviceProfile]:

@@ -81,7 +81,7 @@ def test_every_name_that_is_listed_is_found() -> None:
     assert [datasheet.load(name).name for name in datasheet.names()] == datasheet.names()
 
 
-@pytest.mark.parametrize("name", ["gemma-3n-e4b", "LiquidAI/LFM2.5-230M", "llama-3.1 9b"])
+@pytest.mark.parametrize("name", ["gemma-5n-e4b", "LiquidAI/LFM2.5-230M", "llama-3.1 9b"])
 def test_all_commands_refuse_what_one_refuses(name: str) -> None:
     """explain, compare, plan and tables refuse the same inputs as estimate, with the same message."""
     said = []

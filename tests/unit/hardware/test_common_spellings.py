@@ -6,7 +6,7 @@ import pytest
 
 import chipwise
 from chipwise.core.dtypes import FORMATS, format_name
-from chipwise.errors import AmbiguousName, InputError, UnknownName
+from chipwise.errors import AmbiguousName, InputError, UnknownName, Unsupported
 from chipwise.hardware.datasheet import load
 from chipwise.hardware.runtime import part_named, runtime_named
 from chipwise.hardware.suited import format_in
@@ -109,3 +109,8 @@ def test_a_phone_that_is_sold_with_two_chips_is_the_one_on_which_the_runtime_run
     assert any("taken as the one on which the runtime runs" in note for note in found.notes)
     with pytest.raises(AmbiguousName):
         chipwise.estimate("Qwen/Qwen3-0.6B", device="Samsung Galaxy S24", runtime="llama.cpp")
+
+
+def test_a_runtime_of_a_part_that_a_chip_lacks_is_refused() -> None:
+    with pytest.raises(Unsupported, match=r"llama\.cpp-cpu runs on a CPU, and rtx-4090 lists none"):
+        chipwise.estimate("gpt2", device="rtx-4090", runtime="llama.cpp-cpu")

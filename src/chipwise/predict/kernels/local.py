@@ -47,6 +47,7 @@ from chipwise.predict.kernels.local_engines import (
     market_of,
     part_of,
     product_gain,
+    read_bytes_per_s,
     vector_flops_per_s,
     watts_a_flop,
 )
@@ -243,7 +244,7 @@ def demands(op: Op, device: DeviceProfile, part: str, stack: str) -> tuple[Size,
     at_once = TAKEN_AT_ONCE.get(BUILT_ON.get(stack, stack), math.inf)
     pieces = np.ceil(rows / at_once) if at_once < math.inf else np.ones_like(rows)
     moved = np.asarray(work.bytes + (pieces - 1) * work.weight_bytes, dtype=np.float64)
-    memory_s = moved / device.mem_bandwidth_bytes_per_s
+    memory_s = moved / read_bytes_per_s(device, part)
     if part == "cpu":
         drawn = DRAWN_BYTES_A_FLOP * vector_flops_per_s(device, part)
         memory_s = memory_s * (1 + (device.mem_bandwidth_bytes_per_s / drawn) ** SHARPNESS) ** (1 / SHARPNESS)

@@ -17,6 +17,16 @@ from chipwise.hardware.engines import Engine
 
 NPU_FLOPS_A_BYTE = 200.0  # assumed NPU rate in FLOPs per byte of memory bandwidth
 NPU_USUAL = 84.8e9 * NPU_FLOPS_A_BYTE  # rate of a Snapdragon 8 Elite
+GPU_FLOPS_A_BYTE = 37.0
+"""Assumed FP32 rate of a phone's GPU in FLOPs per byte of memory bandwidth, if none is published: the median of Adreno
+650, 740, 750, 830 and X1-85."""
+NPU_PORT: Mapping[str, float] = {"v68": 45e9, "v69": 45e9, "v73": 55e9, "v75": 60e9, "v81": 125e9}
+"""Bytes per second that a Hexagon NPU reads at most, by its generation.
+
+On chips with 51 to 135 GB/s and a v73, language models' weights are read at 40 to 46 GB/s (qai-hub-models 0.65.0,
+GenieX). The others are from one chip each or, of v68 and v75, assumed.
+"""
+PORT_SHARPNESS = 6.0
 NPU_SLOWER: Mapping[str, float] = {
     "snapdragon-8-elite": 1.0,
     "snapdragon-8-elite-gen5": 0.89,
@@ -33,6 +43,21 @@ NPU_SLOWER: Mapping[str, float] = {
 }
 """Time to first token of language models on NPUs, relative to a Snapdragon 8 Elite (qai-hub-models 0.65.0, Genie;
 the last six from parts of other models there, converted with an exponent of 1.6)."""
+NPU_GENERATION: Mapping[str, str] = {
+    name: generation
+    for generation, names in {
+        "v68": "snapdragon-888 snapdragon-8cx-gen-3",
+        "v69": "snapdragon-8-gen-1 snapdragon-8-plus-gen-1 sa8295p",
+        "v73": (
+            "snapdragon-8-gen-2 qcs8550 snapdragon-x-elite snapdragon-x-plus qcs9075 sa8775p qcs8275 snapdragon-7-gen-4"
+        ),
+        "v75": "snapdragon-8-gen-3",
+        "v79": "snapdragon-8-elite",
+        "v81": "snapdragon-8-elite-gen5 snapdragon-x2-elite",
+    }.items()
+    for name in names.split()
+}
+"""Generations of Hexagon NPUs (Qualcomm AI Hub's list of devices)."""
 LAPTOP_W = 55.0  # processors up to this power are in laptops and small machines
 Part = Literal["gpu", "npu", "cpu", "tpu"]
 NPU_STACKS = (
@@ -145,7 +170,18 @@ def vector_flops_per_s(device: DeviceProfile, part: str) -> float:
             rates = [rate for engine in chosen if (rate := engine.rate(name)) is not None]
             if rates:
                 return share * (sum(rates) if part == "cpu" else max(rates))
+    if part == "gpu" and device.kind == "soc" and engines:
+        return GPU_FLOPS_A_BYTE * device.mem_bandwidth_bytes_per_s
     raise Unsupported(f"{device.name} lists no arithmetic rate of its {part}")
+
+
+def read_bytes_per_s(device: DeviceProfile, part: str) -> float:
+    """Bandwidth of the memory as the part sees it: the sheet's, or less where an NPU's own port is narrower."""
+    whole = device.mem_bandwidth_bytes_per_s
+    port = NPU_PORT.get(NPU_GENERATION.get(device.name.partition(":")[0], "")) if part == "npu" else None
+    if port is None:
+        return whole
+    return float(whole / (1 + (whole / port) ** PORT_SHARPNESS) ** (1 / PORT_SHARPNESS))
 
 
 def integer_share(device: DeviceProfile, part: str) -> float:

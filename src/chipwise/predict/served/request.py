@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from chipwise.core.dtypes import FORMATS, format_name, weight_format
-from chipwise.errors import AmbiguousName, ChipwiseError, SpecError
+from chipwise.errors import AmbiguousName, ChipwiseError, SpecError, Unsupported
 from chipwise.hardware import datasheet, taught
 from chipwise.hardware.datasheet import DeviceProfile, with_part
 from chipwise.hardware.runtime import Runtime, default_runtime, on_device, part_named, runtime_named
@@ -167,7 +167,10 @@ def _resolved(
     named = runtime if isinstance(runtime, str) else None
     found = _device(device, device_changed, named) if isinstance(device, str) else device
     if isinstance(runtime, str) and (part := part_named(runtime)) is not None:
-        found = with_part(found, part) or found
+        part_of_it = with_part(found, part)
+        if part_of_it is None:
+            raise Unsupported(f"{runtime} runs on a {part.upper()}, and {found.name} lists none")
+        found = part_of_it
     layers: tuple[str, ...] = ()
     named_weights = weights
     if weights is not None and mixed(weights) and format_name(weights) not in FORMATS:
