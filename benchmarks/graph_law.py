@@ -1,6 +1,9 @@
 """Fits the law for graphs of users to measured models, and says how far off it is on families that it has not seen.
 
+    python benchmarks/graph_law.py graph-law-epyc-ort1.31.1-2026-11-26.csv --room ROOM   # writes the table
     python benchmarks/graph_law.py benchmarks/graph-law-epyc-ort1.31.1-2026-11-26.csv [--write]
+
+The table is written from the files, whole-model times and profiles that ``graph_files.py`` left in ROOM.
 
 A row of the table is a whole model (class "pass", seconds of one thread) or the profiled operators of one class in it,
 with their amounts of work (``predict.graphs.law``). A fit is non-negative least squares on relative errors, robust
@@ -13,22 +16,31 @@ from __future__ import annotations
 
 import argparse
 import csv
+import importlib
 import json
 import math
-from collections import defaultdict
+import re
+from collections import Counter, defaultdict
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
+from provenance import stamp
 from scipy.optimize import nnls
 
-from chipwise.predict.graphs.law import DATA
+from chipwise.model.graphs.graph import Graph
+from chipwise.model.graphs.read import read_graph
+from chipwise.predict.graphs.law import DATA, amounts_of, sums_of
 
 OUTPUT = Path(__file__).parents[1] / "src/chipwise/predict/data" / DATA.name
+CONTROL = ("If", "Loop", "Scan")
+PROFILED_S = 3e-6  # most that the profiler adds to a node
+LEAST = 0.003  # share of a model's time below which a class is left out
 CLASS_WEIGHT = 0.3  # of the profiled operators of a class, beside its model's time
 ROBUST = 0.03  # relative error above which a row's weight falls
 ROUNDS = 6
-RIDGE = 0.1  # pull of a constant to its plain guess
+RIDGE = 0.01  # pull of a constant to its plain guess
 SHARE = 0.9  # of the interval
 UNFITTED = 3.0  # factor either way for a chip that is known by its data sheet alone
 HARD = {
@@ -52,6 +64,60 @@ class Model:
     moved: float = 0.0
     amounts: dict[str, float] = field(default_factory=dict)
     classes: dict[str, tuple[float, dict[str, float]]] = field(default_factory=dict)  # seconds and amounts
+
+
+def gather(room: Path, out: Path) -> None:
+    """Writes the table from files, ``measured.csv`` and ``operators.csv`` that ``graph_files.py`` left in ``room``."""
+    csv.field_size_limit(2**31 - 1)
+    with (room / "measured.csv").open(encoding="utf-8") as stream:
+        times = {row["model"]: row for row in csv.DictReader(stream)}
+    profiles: dict[str, list[dict[str, str]]] = defaultdict(list)
+    with (room / "operators.csv").open(encoding="utf-8") as stream:
+        for row in csv.DictReader(stream):
+            if row["op_type"] not in CONTROL:  # the nodes inside are listed themselves
+                profiles[row["model"]].append(row)
+    with out.open("w", newline="", encoding="utf-8") as stream:
+        writer = csv.writer(stream, lineterminator="\n")
+        writer.writerow(("model", "family", "class", "seconds", "flops", "bytes", "amounts"))
+        for model in sorted(
+            importlib.import_module("graph_files").models(room / "files"), key=lambda model: model.name
+        ):
+            if model.name not in times:
+                continue
+            graph = read_graph(model.path, model.shapes, model.values)
+            seconds = float(times[model.name]["cpu_s"])
+            moved = sum(op.bytes * op.runs for op in graph.ops)
+            head = (model.name, model.family)
+            writer.writerow((*head, "pass", f"{seconds:.5g}", graph.flops, moved, _told(sums_of(graph.ops))))
+            for kind, own, amounts in _classes(graph, seconds, profiles[model.name]):
+                writer.writerow((*head, kind, f"{own:.5g}", "", "", _told(amounts)))
+    stamp(out)
+
+
+def _classes(graph: Graph, seconds: float, profile: list[dict[str, str]]) -> Iterator[tuple[str, float, Counter[str]]]:
+    """Seconds and amounts of each class, with what the profiler adds to each node taken off."""
+    by_name = {op.name: op for op in graph.ops if op.flops is not None}
+    by_name |= {op.output: op for op in graph.ops if op.flops is not None}
+    calls = [max(1, round(float(row["calls"]))) for row in profile]
+    raw = [float(row["least_us"]) * 1e-6 * count for row, count in zip(profile, calls, strict=True)]
+    extra = min(max(0.0, (sum(raw) - seconds) / max(1, sum(calls))), PROFILED_S)
+    spent: dict[str, float] = defaultdict(float)
+    amounts: dict[str, Counter[str]] = defaultdict(Counter)
+    for row, count, each in zip(profile, calls, raw, strict=True):
+        node = row["node"]
+        found = [name for name in (node, re.sub(r"_nchwc(_token_\d+)?$", "", node), row["graph_op"]) if name in by_name]
+        kind = by_name[found[0]].kind if found else "layout" if row["op_type"].startswith("Reorder") else "other"
+        spent[kind] += max(each - extra * count, each / 10)
+        if found:
+            amounts[kind].update(amounts_of(by_name[found[0]]))
+    whole = sum(spent.values())
+    for kind, own in sorted(spent.items()):
+        if own > LEAST * whole:
+            yield kind, own * seconds / whole, amounts[kind]
+
+
+def _told(amounts: Counter[str]) -> str:
+    return json.dumps({name: float(f"{amount:.6g}") for name, amount in amounts.items() if amount})
 
 
 def read(path: Path) -> list[Model]:
@@ -93,7 +159,7 @@ def prior(name: str) -> float:
     """A plain guess of a constant, for work that the models of a fit lack."""
     unit = name.rpartition(" ")[2]
     if unit == "flops":
-        return (20 if "values" in name else 3) / REFERENCE["flops_per_s"]["fp32"]
+        return (100 if "values" in name else 3) / REFERENCE["flops_per_s"]["fp32"]
     return 1 / REFERENCE["bytes_per_s"] if unit == "bytes" else 1e-6 / (10 if "view" in name else 1)
 
 
@@ -169,8 +235,11 @@ def main() -> None:
     """Prints the errors; writes the constants."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("table", type=Path)
-    parser.add_argument("--write", action="store_true")
+    parser.add_argument("--room", type=Path, help="write the table from this folder of graph_files.py")
+    parser.add_argument("--write", action="store_true", help="bundle the constants")
     asked = parser.parse_args()
+    if asked.room is not None:
+        gather(asked.room, asked.table)
     models = read(asked.table)
     predicted, rival, classes = left_out(models)
     families = {model.family for model in models}

@@ -27,6 +27,8 @@ from chipwise.predict.graphs.pricing import RUNTIME, Chip, OpTime, by_sheet, est
 
 PROFILE_S = 900.0  # most seconds of the profiling process
 COPIES = ("ReorderInput", "ReorderOutput")  # between the runtime's layouts
+CONTROL = ("If", "Loop", "Scan")  # nodes whose time in a profile is that of the nodes inside them
+FITTED_INSTRUCTIONS = "AVX512-VNNI"  # of the core of the fit
 OWN_RUNTIMES = (None, "onnxruntime", "ort", "onnx")
 Shapes = Mapping[str, Sequence[int]]
 Values = Mapping[str, float]
@@ -164,6 +166,7 @@ def measured_operators(
     by_name: dict[str, GraphOp] = {}
     for op in graph.ops:
         by_name |= {op.output: op, op.name: op}
+    rows = [row for row in rows if row["operator"] not in CONTROL]
     raw = [float(str(row["seconds"])) for row in rows]
     extra = min(max(0.0, (sum(raw) - pass_s) / max(1, len(raw))), law().node_s(chip.speeds))
     own = [max(each - extra, each / 10) for each in raw]
@@ -213,4 +216,5 @@ def _chip(
         flops_per_s={"fp32": peak, "int8": times * peak}, bytes_per_s=found.bytes_per_s, call_s=found.call_s
     )
     cores = f"{threads} thread{'s' if threads > 1 else ''}"
-    return Chip(name=f"this machine ({machine.cpu}, {cores})", speeds=speeds, fitted=threads == 1, dtype=graph.dtype)
+    fitted = threads == 1 and machine.instructions == FITTED_INSTRUCTIONS
+    return Chip(name=f"this machine ({machine.cpu}, {cores})", speeds=speeds, fitted=fitted, dtype=graph.dtype)

@@ -54,6 +54,7 @@ MATRICES = {
 }  # fmt: skip
 RECURRENT = {"LSTM": 4, "GRU": 3, "RNN": 1, "DynamicQuantizeLSTM": 4}
 GATHERS = {"Gather", "GatherElements", "GatherND", "Slice", "GatherBlockQuantized", "EmbedLayerNormalization"}
+TAP_FLOPS = {"nearest": 0, "linear": 8, "cubic": 32}  # per value of a resize: of 1, 4 and 16 neighbours
 FLOPS_OF = {"norm": 8, "softmax": 5, "elementwise": 1, "transcendental": 1, "reduction": 1, "resize": 8, "format": 2}
 """FLOPs per value: of a reduction and a norm, of those read; else of those written."""
 _BITS = {"int4": 4, "uint4": 4, "float4_e2m1fn": 4, "int2": 2, "uint2": 2, "bool": 8, "bfloat16": 16}
@@ -148,6 +149,9 @@ def _counted(
         if name in ("STFT", "DFT"):
             return "fourier", _fourier(out), 0, ()
     written, read = math.prod(out), math.prod(first) if first is not None else 0
+    if name in ("Resize", "Upsample"):
+        mode = next((each.s.decode() for each in node.attribute if each.name == "mode"), "nearest")
+        return "resize", TAP_FLOPS.get(mode, FLOPS_OF["resize"]) * written, 0, ()
     for kind, names in (
         ("elementwise", ELEMENTWISE), ("transcendental", TRANSCENDENTAL), ("norm", NORMS), ("softmax", SOFTMAX),
         ("reduction", REDUCTIONS), ("resize", RESIZES), ("format", FORMATS),

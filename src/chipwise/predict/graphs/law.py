@@ -26,10 +26,14 @@ LANES = 16  # values of a vector of 512 bits; narrower outputs leave lanes idle
 FEW_ROWS = 2  # matrix products with so few rows stream their weights
 FUNCTIONS = {
     "Erf": "erf", "Gelu": "erf", "BiasGelu": "erf", "Tanh": "tanh", "FastGelu": "tanh", "Sigmoid": "sigmoid",
-    "QuickGelu": "sigmoid",
+    "QuickGelu": "quick gelu",
 }  # fmt: skip
-QUICK = ("Add", "Mul", "Relu", "Clip", "Sub", "Max", "Min")
+QUICK = ("Add", "Mul", "Relu", "Clip", "Sub", "Max", "Min", "HardSigmoid")
 MEANS = ("GlobalAveragePool", "ReduceMean")
+MOVES = {"Transpose": "transpose", "Slice": "slice", "Concat": "move", "Split": "move", "Pad": "move", "Cast": "move"}
+FAR_BYTES = 2**23  # matrices above this come from memory at every pass
+ALIGNED = 4  # channels that blocked layouts need a multiple of
+BLOCKED_AXES = 4  # batch, channels and two of space; other ranks have no blocked layout
 QUANTISED = ("conv", "pointwise conv", "grouped conv", "depthwise conv", "matmul", "batched matmul", "recurrent")
 CALLS, FLOPS, BYTES = "calls", "flops", "bytes"
 """Units of amounts, which are the last words of their names."""
@@ -143,19 +147,27 @@ def _of_integers(op: GraphOp) -> Amounts:
 
 def _of_convolution(op: GraphOp) -> Amounts:
     flops, moved = float(op.flops or 0), op.read_bytes + op.write_bytes
-    groups, _, columns, _ = op.gemm
-    if op.kind in ("conv", "pointwise conv"):
-        channels = op.inputs[0][1] if op.inputs and len(op.inputs[0]) > 1 else LANES
-        odd = " odd" if channels % LANES else ""
-        return {
-            f"{op.kind}{odd} {FLOPS}": flops * _rounded(columns) / columns,
-            f"conv weights {BYTES}": op.weight_bytes,
-            f"conv {BYTES}": moved,
-        }
-    found = {f"{op.kind} {FLOPS}": flops, f"{op.kind} {BYTES}": moved}
+    groups, rows, columns, depth = op.gemm
+    shape = op.inputs[0] if op.inputs and len(op.inputs[0]) > 2 else (1, LANES, rows)
+    channels, space = shape[1], rows // max(1, shape[0])
+    lanes = flops * _rounded(columns) / columns
+    found = {f"conv weights {BYTES}": float(op.weight_bytes), f"conv {BYTES}": float(moved)}
+    aligned = columns % ALIGNED == 0 and (channels < LANES or channels % ALIGNED == 0)
     if op.kind == "grouped conv":
-        found |= {f"{op.kind} weights {BYTES}": op.weight_bytes, f"{op.kind} groups {CALLS}": groups}
-    return found
+        aligned = channels // groups % LANES == 0 and columns % LANES == 0
+    if op.kind in ("depthwise conv", "transposed conv"):
+        name = op.kind if len(shape) == BLOCKED_AXES and channels % ALIGNED == 0 else f"unfolded {op.kind}"
+        return {f"{name} {FLOPS}": flops, f"{name} {BYTES}": moved}
+    if len(shape) != BLOCKED_AXES or not aligned:  # a product for each group, with positions as its columns
+        lanes = flops * _rounded(space) / space
+        unfolded = 0 if depth == channels // groups else 4 * rows * depth * groups
+        found |= {f"unfolded conv {FLOPS}": lanes, f"unfolded conv {BYTES}": unfolded}
+        return found | {f"unfolded conv products {CALLS}": groups * shape[0]}
+    if op.kind == "grouped conv":
+        return found | {f"grouped conv {FLOPS}": lanes}
+    if channels < LANES:
+        return found | {f"few channels conv {FLOPS}": lanes}
+    return found | {f"{op.kind} {FLOPS}": lanes * _rounded(channels) / channels}
 
 
 def _of_product(op: GraphOp) -> Amounts:
@@ -169,7 +181,8 @@ def _of_product(op: GraphOp) -> Amounts:
         }
     if op.kind == "matmul":
         if rows <= FEW_ROWS:
-            return {f"vector {FLOPS}": flops, f"vector {BYTES}": op.weight_bytes}
+            far = "far " if op.weight_bytes > FAR_BYTES else ""
+            return {f"vector {FLOPS}": flops, f"{far}vector {BYTES}": op.weight_bytes}
         return {
             f"matmul {FLOPS}": flops * _rounded(columns) / columns,
             f"matmul weights {BYTES}": op.weight_bytes,
@@ -181,19 +194,25 @@ def _of_product(op: GraphOp) -> Amounts:
 def _of_values(op: GraphOp) -> Amounts:
     """Operators that are no products: functions count values, the rest bytes."""
     flops, values = float(op.flops or 0), float(math.prod(op.outputs[0])) if op.outputs else 0.0
-    if op.kind in ("norm", "softmax", "resize"):
-        return {f"{op.kind} values {FLOPS}": values}
+    if op.kind in ("norm", "softmax"):
+        skip = "skip " if op.op_type.startswith("Skip") else ""
+        return {f"{skip}{op.kind} values {FLOPS}": values}
+    if op.kind == "resize":
+        taken = "resize" if op.op_type in ("Resize", "Upsample") else "samples"
+        return {f"{taken} {FLOPS}": flops} if flops else {f"nearest {BYTES}": op.bytes}
     if op.kind == "transcendental":
         return {f"{FUNCTIONS.get(op.op_type, 'function')} values {FLOPS}": values}
     if op.kind == "pool":
         return {f"pool {FLOPS}": flops, f"pool {BYTES}": op.bytes}
     if op.kind == "fourier":
         size = 2 * (op.outputs[0][-2] - 1) if op.outputs and len(op.outputs[0]) > 1 else 2
-        return {f"fourier{'' if size & (size - 1) == 0 else ' odd'} {FLOPS}": flops}
+        if size & (size - 1) == 0:
+            return {f"fourier {FLOPS}": flops}
+        return {f"fourier sums {FLOPS}": 2 * values * size}  # no fast transform: one sum over the window for each value
     name = {
         "elementwise": "elementwise" if op.op_type in QUICK else "elementwise slow",
         "reduction": "mean" if op.op_type in MEANS else "reduction",
-        "move": "transpose" if op.op_type == "Transpose" else "move",
+        "move": MOVES.get(op.op_type, "move slow"),
     }.get(op.kind, op.kind)
     return {f"{name} {BYTES}": op.bytes}
 

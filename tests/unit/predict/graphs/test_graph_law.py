@@ -38,10 +38,16 @@ def chip(times: float = 1.0) -> Chip:
 def test_a_convolution_is_counted_by_lanes_channels_and_bytes() -> None:
     assert amounts_of(CONV) == {
         "node calls": 1,
-        "conv odd flops": 1_000_000 * 32 / 24,  # 24 columns take two vectors of 16; 3 channels are no multiple of 16
+        "few channels conv flops": 1_000_000 * 32 / 24,  # 24 columns take two vectors of 16
         "conv weights bytes": 400,
         "conv bytes": 10_000,
     }
+
+
+def test_what_has_no_blocked_layout_is_unfolded_into_products_of_positions() -> None:
+    line = replace(CONV, inputs=((1, 24, 100),), outputs=((1, 24, 100),), gemm=(1, 100, 24, 72))
+    assert amounts_of(line)["unfolded conv flops"] == 1_000_000 * 112 / 100  # 100 positions take seven vectors
+    assert amounts_of(line)["unfolded conv bytes"] == 4 * 100 * 72
 
 
 def test_runs_in_a_loop_multiply_all_amounts() -> None:
