@@ -26,12 +26,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
-from provenance import stamp
 from scipy.optimize import nnls
 
 from chipwise.model.graphs.graph import Graph
 from chipwise.model.graphs.read import read_graph
 from chipwise.predict.graphs.law import DATA, amounts_of, sums_of
+from provenance import stamp
 
 OUTPUT = Path(__file__).parents[1] / "src/chipwise/predict/data" / DATA.name
 CONTROL = ("If", "Loop", "Scan")
