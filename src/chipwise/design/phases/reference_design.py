@@ -3,13 +3,15 @@
 Its proportions are the task's (``training/tasks/``), such as those of Llama. Of the designs that the cost model
 predicts within the limits, the largest that the training budget can still train is chosen. For each family (such as a
 vocabulary) the largest one that is measured within the limits gets the same first training as every candidate, and the
-best of them the same full training as the finalists.
+best of them the same full training as the finalists. A budget for one model has one reference design, of the family
+that the law of quality finds best, and does not train it.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Mapping
+from collections.abc import Callable, Hashable, Mapping
+from itertools import islice
 
 from chipwise.design.limits import total_penalty
 from chipwise.design.phases.limits import HEADROOM, within
@@ -43,16 +45,34 @@ def most_parameters(allowance: Allowance) -> float:
 
 
 def reference_designs(
-    trials: Trials, spec: RunSpec, target: Target, *, measurer: Measurer, others: OtherDevices | None = None
+    trials: Trials,
+    spec: RunSpec,
+    target: Target,
+    *,
+    measurer: Measurer,
+    others: OtherDevices | None = None,
+    law: Callable[[Mapping[str, object]], float] | None = None,
 ) -> list[Candidate]:
     """The largest reference design of each family (such as a vocabulary) that is measured within the limits.
 
     Trials that have already started are continued.
+
+    Args:
+        trials: The run's trials.
+        spec: The run file.
+        target: The target.
+        measurer: Measures designs on the target.
+        others: Other devices whose limits hold.
+        law: Expected loss of a design, if one design of the most promising family is enough.
     """
     asked = spec.task_settings
-    families = dict.fromkeys(asked.family(choices) for choices in asked.references(spec.space))
+    families = list(dict.fromkeys(asked.family(choices) for choices in asked.references(spec.space)))
+    if law is not None:
+        first = {family: next(iter(_largest_first(spec, target, family)), None) for family in families}
+        expected = {family: law(pair[0]) for family, pair in first.items() if pair is not None}
+        families = sorted(expected, key=lambda family: expected[family])
     found = (largest_within(trials, spec, target, family, measurer=measurer, others=others) for family in families)
-    return [item for item in found if item is not None]
+    return list(islice((item for item in found if item is not None), None if law is None else 1))
 
 
 def largest_within(
