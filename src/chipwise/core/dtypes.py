@@ -245,7 +245,7 @@ def format_name(text: str) -> str:
     """
     name = text.strip().lower()
     found = OF_WEIGHTS.get(name, name)
-    if found in FORMATS:
+    if found in FORMATS or "/" in name or ":" in name:  # formats by layer
         return found
     plain = re.sub(r"[^a-z0-9.]+", "_", re.sub(r"^(?:ud|i1|gguf|mlc)[-_ ]", "", name)).strip("_")
     found = OF_WEIGHTS.get(plain, plain)

@@ -81,7 +81,8 @@ _LIMIT = re.compile(r"^\s*(<=|>=|<|>|≤|≥)\s*(.+)$")
 class Constraint:
     """``metric`` must be at most (or at least) ``limit``, in SI units; ``text`` is the user's own.
 
-    ``penalty`` makes it soft: the share added to bits per byte for each 100 % of excess.
+    ``penalty`` makes it soft: the share added to bits per byte for each 100 % of excess. ``margin`` is how many times
+    tighter ``limit`` is than the user's, so that predictions meet that with the run's confidence.
     """
 
     metric: str
@@ -89,6 +90,7 @@ class Constraint:
     limit: float
     text: str
     penalty: float | None = None
+    margin: float = 1.0
 
     @property
     def hard(self) -> bool:
@@ -106,6 +108,11 @@ class Constraint:
     def show(self, value: float) -> str:
         """``value`` in the metric's unit."""
         return units.show(value, unit_of(self.metric))
+
+    def nearest(self, value: float) -> str:
+        """The limit nearest to the user's that ``value`` meets, rounded so that it does: ``<= 11.5 W``."""
+        met = value * self.margin if self.op == "<=" else value / self.margin
+        return f"{self.op} {self.show(met * (1.005 if self.op == '<=' else 0.995))}"
 
     @property
     def task(self) -> str | None:

@@ -40,7 +40,7 @@ def test_formats_of_files_go_by_the_nearest_plain_one(written: str, name: str) -
     assert name in FORMATS
 
 
-@pytest.mark.parametrize("written", ["q99", "11bit", "bits", ""])
+@pytest.mark.parametrize("written", ["q99", "11bit", "bits", "", "int8/int4 head:int8", "int8 head:int4"])
 def test_what_is_no_format_stays_as_it_was_written(written: str) -> None:
     assert format_name(written) not in FORMATS
 

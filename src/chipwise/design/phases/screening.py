@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
@@ -120,9 +121,12 @@ def _why(
         values = known[item.metric]
         best = int(np.argmin(values) if item.op == "<=" else np.argmax(values))
         if not item.holds(float(values[best])):
+            least = float(values[best])
+            times = least / item.limit if item.op == "<=" else item.limit / least if least > 0 else math.inf
             alone.append(
                 f"{item.metric} {item.text}: the closest candidate is predicted to have "
-                f"{item.show(float(values[best]))} ({summary(space.design(rows[best]))})"
+                f"{item.show(least)} ({summary(space.design(rows[best]))}), off by a factor of {times:.3g}; "
+                f"the nearest limit that it meets: {item.nearest(least)}"
             )
     if alone:
         return "constraints that no candidate of the space can meet: " + "; ".join(alone)

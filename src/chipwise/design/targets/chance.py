@@ -99,6 +99,6 @@ def tightened(limits: Iterable[Constraint], spreads: Mapping[str, float], confid
             factor = margin(spread, confidence)
             value = limit.limit / factor if limit.op == "<=" else limit.limit * factor
             text = f"{limit.text} with {100 * confidence:.0f} % confidence (predicted {limit.op} {limit.show(value)})"
-            limit = replace(limit, limit=value, text=text)
+            limit = replace(limit, limit=value, text=text, margin=factor)
         found.append(limit)
     return tuple(found)

@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -43,6 +45,17 @@ def test_a_sliver_that_drawing_misses_is_bred() -> None:
 def test_a_limit_out_of_reach_is_named_with_the_closest_value() -> None:
     with pytest.raises(Infeasible, match=r"tpot_p99 <= 1 us: the closest candidate is predicted to have 32 µs"):
         screen(SPACE, metrics, parse_constraints({"tpot_p99": "<= 1 us"}), seed=0, draws=2_000)
+
+
+def test_the_nearest_limit_that_can_be_met_is_the_users_with_the_same_confidence() -> None:
+    """32 µs that are to hold with a margin of 2 meet a limit of 64 µs; a candidate within that limit exists."""
+    (limit,) = parse_constraints({"tpot_p99": "<= 1 us"})
+    hard = replace(limit, limit=0.5e-6, text="<= 1 us with 90 % confidence", margin=2.0)
+    with pytest.raises(Infeasible, match=r"off by a factor of 64; the nearest limit that it meets: <= 64\.3 µs"):
+        screen(SPACE, metrics, (hard,), seed=0, draws=2_000)
+    assert hard.nearest(32e-6) == "<= 64.3 µs"
+    (least,) = parse_constraints({"parameters": ">= 1e9"})
+    assert least.nearest(1e6) == ">= 995 k"
 
 
 def test_limits_loosened_by_what_the_closest_exceeds_them_are_kept_by_it() -> None:
