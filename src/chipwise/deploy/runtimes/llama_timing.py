@@ -22,7 +22,7 @@ from chipwise.deploy.runtimes.llama_server import LlamaServer
 from chipwise.errors import ChipwiseError, MeasurementError
 
 PROMPT, STEPS = 64, 32  # tokens before the first step that is timed, and steps of a round
-ROUNDS = 5
+ROUNDS = 8
 _FEW = 4  # tokens of the shorter answer
 _TIMEOUT_S = 3600.0
 

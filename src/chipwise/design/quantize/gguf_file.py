@@ -41,17 +41,17 @@ from chipwise.design.quantize.decoder import StreamedDecoder, divergence
 from chipwise.design.quantize.losses import Sensitivity, measure_losses
 from chipwise.design.quantize.mixes import Prices, choose_mix, measure_prices
 from chipwise.design.quantize.windows import Windows, text_files, windows_of
-from chipwise.errors import Infeasible, SpecError, StudyError, UnknownName, Unsupported
+from chipwise.errors import ChipwiseError, Infeasible, SpecError, StudyError, UnknownName, Unsupported
 from chipwise.model.arch.design import Design
 
 OnProgress = Callable[[str, int, int], None]
 FORMATS = tuple(name for name in TYPES if name not in ("F32", "IQ2_S", "IQ3_XXS"))
 USUAL = "Q4_K_M"  # the stock mix whose size and time are the limits if none are given
 PRICE_ROUNDS = 24
-TIME_ERROR, LOSS_ERROR = 0.1, 0.3  # nine of ten predictions; benchmarks/gguf_predictions.py
+TIME_ERROR = 0.11  # nine of ten predictions of a step's time are within it; benchmarks/gguf_mixes.py
 _ATTEMPTS = 3  # choices until the measured time keeps the limit
 _UNTIMED = "token_embd.weight"
-_ANSWERS = "answers.json"
+_ANSWERS, _LOSSES = "answers.json", "losses"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,8 +64,7 @@ class GgufMix:
     predicted_s: float | None  # a decode step
     loss: float | None = None  # measured on held-out text
     loss_error: float | None = None  # standard error
-    step_s: float | None = None  # measured, the least of rounds
-    repeatability: float | None = None  # spread of the rounds, as a share
+    step_s: float | None = None  # measured, the least of rounds in turns with the other mixes
     domains: Mapping[str, float] = field(default_factory=dict)  # measured divergence by text file
     keeps: bool = True  # whether the limits are kept, by prediction
 
@@ -81,7 +80,8 @@ class QuantisedGguf(Result):
     limits: Mapping[str, float]  # size in bytes, seconds of a decode step
     chosen: GgufMix
     stock: tuple[GgufMix, ...]
-    formats: Mapping[str, str]  # of each matrix of the written file
+    formats: Mix  # of each matrix of the written file
+    repeatability: float | None  # of measured times: one file against itself, as a share
     original_loss: float | None  # nats per token of the original on the held-out text
     calibration_tokens: int
     held_tokens: int
@@ -126,23 +126,35 @@ def quantize_gguf(
         raise SpecError("there is no such file or folder", file=str(source))
     stored = sorted(source.glob("*.safetensors")) if source.is_dir() else [source]
     identity = digest([[sha256_of(file) for file in (*stored, *texts)], seed])
-    kept = _Kept(folder, identity, resume=resume)
-    file = GgufFile.open(_as_gguf(source, folder) if source.is_dir() else source)
-    run = _Run(file, texts, kept, device=device, seed=seed, on_progress=on_progress)
-    found = run.answer(target, limits, kind, dry_run=dry_run)
+    kept = Kept(folder, identity, resume=resume)
+    try:
+        file = GgufFile.open(as_gguf(source, folder) if source.is_dir() else source)
+        run = GgufRun(file, texts, kept, device=device, seed=seed, on_progress=on_progress)
+        found = run.answer(target, limits, kind, dry_run=dry_run)
+    except ChipwiseError:
+        if not (folder / _LOSSES / "begin.json").exists():  # nothing is known yet that a later run could use
+            shutil.rmtree(folder, ignore_errors=True)
+        raise
     if not dry_run:
         shutil.rmtree(folder, ignore_errors=True)
     return replace(found, source=str(source))
 
 
 def _limits(tpot: str | None, memory: str | None) -> dict[str, float]:
-    given = {"tpot_p50": tpot, "peak_memory": memory}
-    names = {"tpot_p50": "time", "peak_memory": "size"}
     made = {}
-    for item in parse_constraints({name: text for name, text in given.items() if text is not None}, field="limits"):
+    for name, metric, text, what in (
+        ("tpot", "tpot_p50", tpot, "time"),
+        ("memory", "peak_memory", memory, "size"),
+    ):
+        if text is None:
+            continue
+        try:
+            (item,) = parse_constraints({metric: text})
+        except SpecError as error:
+            raise SpecError(error.message, field=name) from None
         if item.op != "<=":
-            raise SpecError(f"must be an upper limit such as '<= 8 ms', not {item.text!r}", field=item.metric)
-        made[names[item.metric]] = item.limit
+            raise SpecError(f"must be an upper limit, written as '<= …', not {item.text!r}", field=name)
+        made[what] = item.limit
     return made
 
 
@@ -153,7 +165,7 @@ def _format(name: str) -> str:
     return known[name.lower()]
 
 
-def _as_gguf(folder: Path, state: Path) -> Path:
+def as_gguf(folder: Path, state: Path) -> Path:
     """The model of a Hugging Face folder in FP16."""
     made = state / "original.gguf"
     if not made.exists():
@@ -162,7 +174,7 @@ def _as_gguf(folder: Path, state: Path) -> Path:
     return made
 
 
-class _Kept:
+class Kept:
     """Answers that took time, so that a stopped run can go on."""
 
     def __init__(self, folder: Path, identity: str, *, resume: bool) -> None:
@@ -191,12 +203,14 @@ class _Kept:
         return [float(each) for each in found]
 
 
-class _Run:
+class GgufRun:
+    """The steps of one run. Every answer that takes time is kept."""
+
     def __init__(
         self,
         file: GgufFile,
         texts: Sequence[Path],
-        kept: _Kept,
+        kept: Kept,
         *,
         device: str | None,
         seed: int,
@@ -206,7 +220,7 @@ class _Run:
         self.decoder, self.shapes = StreamedDecoder(file), matrices(file)
         self.text: Windows = windows_of(file, texts, max_tokens=self.decoder.arch.max_tokens)
         self.found: Sensitivity = measure_losses(
-            self.decoder, self.text.calibration, FORMATS, kept.folder / "losses", seed=seed, on_progress=on_progress
+            self.decoder, self.text.calibration, FORMATS, kept.folder / _LOSSES, seed=seed, on_progress=on_progress
         )
         self.losses = self.found.losses
         shapes, self.spread = sorted(set(self.shapes.values())), (1 - TIME_ERROR, 1 + TIME_ERROR)
@@ -221,7 +235,7 @@ class _Run:
 
             self.prices: Prices = dict(zip(keys, kept.numbers("prices", timed), strict=True))
             usual = stock_mix(USUAL, file)
-            self.rest_s = max(0.0, min(self._times(usual)) - self._products_s(usual))
+            self.rest_s = max(0.0, self.race([usual])[0][0] - self._products_s(usual))
         else:
             chip = predict_prices(self.decoder.arch, self.shapes, device, FORMATS, context=PROMPT + STEPS)
             self.prices, self.rest_s, self.spread = chip.prices, chip.rest_s, (chip.low, chip.high)
@@ -229,48 +243,92 @@ class _Run:
                 name: {kind: loss for kind, loss in own.items() if (kind, self.shapes[name]) in chip.prices}
                 for name, own in self.losses.items()
             }
+            if bare := [name for name, own in self.losses.items() if not own]:
+                raise Unsupported(f"no GGUF format that {bare[0]} can be stored in has a price on {device}")
         self._original: Tensor | None = None
 
-    def answer(self, target: Path, limits: dict[str, float], kind: str | None, *, dry_run: bool) -> QuantisedGguf:
+    def answer(self, target: Path, limits: Mapping[str, float], kind: str | None, *, dry_run: bool) -> QuantisedGguf:
+        """Chooses, measures against the best stock mix, and writes the winner to ``target``.
+
+        Args:
+            target: The file to write.
+            limits: Of ``size`` in bytes and of ``time`` in seconds; none: those of the usual stock mix.
+            kind: One format for all matrices instead of a mix.
+            dry_run: Whether to stop after the choice.
+        """
         mixes = {name: stock_mix(name, self.file) for name in STOCK}
-        if not limits and kind is None:
-            usual = mixes[USUAL]
+        usual = None if limits or kind is not None else mixes[USUAL]
+        if usual is not None:
             limits = {"size": mix_bytes(self.file, usual), "time": self._predicted_s(usual) or math.inf}
-        stock = {name: self._promise(name, mix, limits) for name, mix in mixes.items() if self._known(mix)}
-        chosen = self._choose(limits) if kind is None else self._uniform(kind)
-        name = "chosen" if kind is None else f"all {kind}"
-        promise = self._promise(name, chosen, limits)
-        keeping = [each for each in stock.values() if each.keeps]
-        rival = min(keeping, key=lambda each: each.predicted_loss, default=None)
-        measured = self.text.held.size if not dry_run else 0
-        verdict, file, original_loss = "dry run; nothing was written", None, None
-        if not dry_run:
-            promise, kl, chosen = self._kept_limit(promise, chosen, limits, fixed=kind is not None)
-            others: Float64Array | None = None
-            if rival is not None:
-                rival, others = self._measured(rival, mixes[rival.name])
-                stock[rival.name] = rival
-            original_loss = float(np.mean(self.kept.numbers("original loss", list)))
-            verdict, stock_wins = _verdict(promise, kl, rival, others, asked=kind is not None)
-            if stock_wins and rival is not None:
-                chosen = mixes[rival.name]
-            file = str(target)
-            with storage(target):
-                shutil.copyfile(self._made(chosen), target)
-        return QuantisedGguf(
+        stock = {name: self.promise(name, mix, limits) for name, mix in mixes.items() if self._known(mix)}
+        chosen = self.choose(limits) if kind is None else self._uniform(kind)
+        promise = self.promise("chosen" if kind is None else f"all {kind}", chosen, limits)
+        rival = min((each for each in stock.values() if each.keeps), key=lambda each: each.predicted_loss, default=None)
+        found = QuantisedGguf(
             source=str(self.file.path),
-            file=file,
-            verdict=verdict,
+            file=None,
+            verdict="dry run; nothing was written",
             plan=self._plan(chosen),
             limits=limits,
             chosen=promise,
-            stock=tuple(sorted(stock.values(), key=lambda each: -each.size_bytes)),
+            stock=tuple(stock.values()),
             formats=chosen,
-            original_loss=original_loss,
+            repeatability=None,
+            original_loss=None,
             calibration_tokens=self.text.calibration.size,
-            held_tokens=measured,
+            held_tokens=0,
             prices=self._source(),
         )
+        if dry_run:
+            return found
+        against = [] if rival is None else [mixes[rival.name]]
+        repeatability = None
+        if self.device is None:
+            promise, chosen, times, repeatability = self._kept_time(promise, chosen, limits, against, usual)
+            rival = None if rival is None else replace(rival, step_s=times[1])
+        promise, kl = self.measure(promise, chosen)
+        others = None
+        if rival is not None:
+            rival, others = self.measure(rival, mixes[rival.name])
+        verdict, stock_wins = _verdict(promise, kl, rival, others, asked=kind is not None)
+        if stock_wins and rival is not None:
+            chosen = mixes[rival.name]
+        with storage(target):
+            shutil.copyfile(self._made(chosen), target)
+        return replace(
+            found,
+            file=str(target),
+            verdict=verdict,
+            plan=self._plan(chosen),
+            chosen=promise,
+            stock=tuple(rival if rival is not None and each.name == rival.name else each for each in found.stock),
+            formats=chosen,
+            repeatability=repeatability,
+            original_loss=float(np.mean(self.kept.numbers("original loss", list))),
+            held_tokens=self.text.held.size,
+        )
+
+    def _kept_time(
+        self, promise: GgufMix, mix: Mix, limits: Mapping[str, float], against: Sequence[Mix], usual: Mix | None
+    ) -> tuple[GgufMix, Mix, list[float], float]:
+        """Times the choice in turns with stock mixes; chooses again with less time while the limit is broken.
+
+        With ``usual``, the limit is its time in the same turns. Returns the choice, its promise, the times and the
+        repeatability.
+        """
+        slack = 1.0
+        for attempt in range(_ATTEMPTS):
+            times, repeatability = self.race([mix, *against, *([] if usual is None else [usual])])
+            most_s = limits.get("time", math.inf) if usual is None else times[-1]
+            keeps = times[0] <= most_s * (1 + 2 * repeatability)
+            promise = replace(promise, step_s=times[0], keeps=keeps)
+            if keeps or promise.name != "chosen" or attempt == _ATTEMPTS - 1:
+                break
+            slack *= most_s / times[0]
+            self.forget(mix)
+            mix = self.choose(limits, slack)
+            promise = self.promise(promise.name, mix, limits)
+        return promise, mix, times, repeatability
 
     def _known(self, mix: Mix) -> bool:
         return all(
@@ -300,66 +358,61 @@ class _Run:
     def _predicted_s(self, mix: Mix) -> float | None:
         return self._products_s(mix) + self.rest_s if self._known(mix) else None
 
-    def _promise(self, name: str, mix: Mix, limits: Mapping[str, float]) -> GgufMix:
+    def promise(self, name: str, mix: Mix, limits: Mapping[str, float]) -> GgufMix:
+        """Size, predicted divergence and predicted time of a mix, and whether it keeps the limits."""
         size, step_s = mix_bytes(self.file, mix), self._predicted_s(mix)
         keeps = size <= limits.get("size", math.inf) and (step_s or math.inf) <= limits.get("time", math.inf) * 1.0001
         loss = sum(self.losses[each][kind] for each, kind in mix.items())
         return GgufMix(name=name, size_bytes=size, predicted_loss=loss, predicted_s=step_s, keeps=keeps)
 
-    def _choose(self, limits: Mapping[str, float], slack: float = 1.0) -> dict[str, str]:
+    def choose(self, limits: Mapping[str, float], slack: float = 1.0) -> Mix:
         """The mix of least loss within limits; those of the solver are of matrices alone."""
-        own = {}
-        if "size" in limits:
-            others = mix_bytes(self.file, {})
-            own["size"] = limits["size"] - others
-        if "time" in limits:
-            own["time"] = limits["time"] * slack - self.rest_s
-            if own["time"] <= 0:
-                raise Infeasible(
-                    f"all but the matrices takes {units.show(self.rest_s, 'time')} of a step; no format keeps "
-                    f"tpot <= {units.show(limits['time'], 'time')}"
-                )
-        return choose_mix(self.shapes, self.losses, self.prices, limits=own)
+        kinds = {name: list(own) for name, own in self.losses.items()}
+        least = {
+            "size": mix_bytes(self.file, {})
+            + sum(min(TYPES[kind].matrix_bytes(*self.shapes[name]) for kind in own) for name, own in kinds.items()),
+            "time": self.rest_s
+            + sum(min(self._products_s({name: kind}) for kind in own) for name, own in kinds.items()),
+        }
+        for name, limit in limits.items():
+            if least[name] > limit:
+                option, unit = ("tpot", "time") if name == "time" else ("memory", "bytes")
+                need = units.show(least[name], unit)
+                raise Infeasible(f"{option}: the least is {need} with the formats of llama.cpp; loosen the limit")
+        own = {
+            "size": limits.get("size", math.inf) - mix_bytes(self.file, {}),
+            "time": limits.get("time", math.inf) * slack - self.rest_s,
+        }
+        return choose_mix(self.shapes, self.losses, self.prices, limits={name: own[name] for name in limits})
 
-    def _kept_limit(
-        self, promise: GgufMix, mix: dict[str, str], limits: Mapping[str, float], *, fixed: bool
-    ) -> tuple[GgufMix, Float64Array, dict[str, str]]:
-        """Measures the choice; chooses again with less time where the measured time breaks the limit."""
-        slack = 1.0
-        for _ in range(_ATTEMPTS):
-            found, kl = self._measured(promise, mix)
-            limit = limits.get("time", math.inf) * (1 + (found.repeatability or 0.0))
-            if fixed or found.step_s is None or found.step_s <= limit:
-                return found, kl, mix
-            slack *= limits["time"] / found.step_s
-            mix = self._choose(limits, slack)
-            promise = self._promise(promise.name, mix, limits)
-        return replace(found, keeps=False), kl, mix
-
-    def _measured(self, promise: GgufMix, mix: Mix) -> tuple[GgufMix, Float64Array]:
-        """The divergence on held-out text by window, and the time of a step where it can be measured here."""
+    def measure(self, promise: GgufMix, mix: Mix) -> tuple[GgufMix, Float64Array]:
+        """The divergence on held-out text, also by window."""
         kl = np.array(self.kept.numbers(f"divergence {self._label(mix)}", partial(self._divergence, mix)))
-        times = self._times(mix) if self.device is None else []
         of = np.array(self.text.domains)
         return replace(
             promise,
             loss=float(kl.mean()),
             loss_error=float(kl.std(ddof=1) / len(kl) ** 0.5),
-            step_s=min(times, default=None),
-            repeatability=float(np.median(times) / min(times) - 1) if times else None,
             domains={name: float(kl[of == name].mean()) for name in dict.fromkeys(self.text.domains)},
         ), kl
 
     def _label(self, mix: Mix) -> str:
         return next((name for name in STOCK if stock_mix(name, self.file) == mix), digest(dict(mix)))
 
-    def _times(self, mix: Mix) -> list[float]:
-        def timed() -> list[float]:
-            file = self._made(mix)
-            self.progress(f"timing {file.stem}", 0, 1)
-            return decode_times([file])[0]
+    def race(self, mixes: Sequence[Mix]) -> tuple[list[float], float]:
+        """Least seconds of a step of each mix, timed in turns, and the repeatability: the last against itself."""
 
-        return self.kept.numbers(f"times {self._label(mix)}", timed)
+        def timed() -> list[float]:
+            files = [self._made(mix) for mix in mixes]
+            self.progress("timing files", 0, 1)
+            return [min(each) for each in decode_times([*files, files[-1]])]
+
+        *found, again = self.kept.numbers(" ".join(["times", *map(self._label, mixes)]), timed)
+        return found, abs(again / found[-1] - 1)
+
+    def forget(self, mix: Mix) -> None:
+        """Removes the file of a mix, whose answers are kept."""
+        (self.kept.folder / f"{self._label(mix)}.gguf").unlink(missing_ok=True)
 
     def _divergence(self, mix: Mix) -> list[float]:
         layers, held = len(self.decoder.blocks), torch.from_numpy(self.text.held)

@@ -1,0 +1,142 @@
+"""A decoder becomes a GGUF mix within limits, or the stock file; bad input is refused in one line."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+for needed in ("gguf", "torch", "tokenizers", "scipy"):
+    pytest.importorskip(needed)
+
+from tokenizers import Tokenizer, models, pre_tokenizers, trainers  # noqa: E402
+
+import chipwise  # noqa: E402
+from chipwise.deploy.export import gguf  # noqa: E402
+from chipwise.deploy.export.gguf_read import GgufFile  # noqa: E402
+from chipwise.deploy.runtimes.ggml import TYPES, library_path  # noqa: E402
+from chipwise.errors import ChipwiseError, DataError, Infeasible, SpecError, StudyError, Unsupported  # noqa: E402
+from chipwise.model.arch.arch import ArchSpec  # noqa: E402
+from chipwise.model.arch.design import Design  # noqa: E402
+from chipwise.model.arch.ends import Tokens  # noqa: E402
+from chipwise.model.arch.feed_forward import FeedForward  # noqa: E402
+from chipwise.model.arch.layer import Layer  # noqa: E402
+from chipwise.model.arch.mixers import Attention  # noqa: E402
+from chipwise.model.walk.weights import weight_shapes  # noqa: E402
+
+if library_path() is None:
+    pytest.skip("needs xllamacpp or llama-cpp-python", allow_module_level=True)
+
+CHIP = "raspberry-pi-5"  # predicted prices: nothing is timed
+
+
+@pytest.fixture(scope="module")
+def texts(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    drawn, folder = random.Random(0), tmp_path_factory.mktemp("texts")
+    words = ["".join(drawn.choices("abcdefgh", k=4)) for _ in range(60)]
+    paths = folder / "one.txt", folder / "two.txt"
+    for path in paths:
+        path.write_text(" ".join(drawn.choices(words, k=600)), encoding="utf-8")
+    return paths
+
+
+def arch(vocab: int) -> ArchSpec:
+    layer = Layer(attention=Attention(heads=2, kv_heads=1, head_size=32), ffn=FeedForward(width=96))
+    return ArchSpec(name="tiny", stem=Tokens(vocab_size=vocab), d_model=64, layers=(layer, layer), max_tokens=32)
+
+
+def drawn_weights(spec: ArchSpec) -> dict[str, np.ndarray]:
+    drawn = np.random.default_rng(0)
+    return {
+        name: drawn.standard_normal(shape).astype(np.float32) / (1 if len(shape) == 1 else shape[1] ** 0.5)
+        for name, shape in weight_shapes(spec).items()
+    }
+
+
+@pytest.fixture(scope="module")
+def tokenizer(texts: tuple[Path, Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    made = Tokenizer(models.BPE())
+    made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    letters = pre_tokenizers.ByteLevel.alphabet()
+    made.train([str(texts[0])], trainers.BpeTrainer(vocab_size=300, initial_alphabet=letters, show_progress=False))
+    path = tmp_path_factory.mktemp("tokenizer") / "tokenizer.json"
+    made.save(str(path))
+    return path
+
+
+@pytest.fixture
+def model(tmp_path: Path, tokenizer: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    spec = arch(Tokenizer.from_file(str(tokenizer)).get_vocab_size())
+    return gguf.export(Design(arch=spec, weights="fp16"), drawn_weights(spec), tmp_path / "a.gguf", tokenizer=tokenizer)
+
+
+def test_the_written_file_has_the_formats_and_the_size_that_were_promised(model: Path, texts: tuple) -> None:
+    found = chipwise.quantize(model, data=list(texts), device=CHIP, memory="<= 60 kB", seed=0)
+    file = GgufFile.open(found.file)
+    assert {name: file.tensors[name].tensor_type.name for name in found.formats} == dict(found.formats)
+    assert sum(int(tensor.n_bytes) for tensor in file.tensors.values()) <= 60_000
+    assert set(found.chosen.domains) == {"one.txt", "two.txt"}
+    assert found.chosen.loss > 0
+    assert not Path("a.mix.gguf.state").exists()
+
+
+def test_a_mix_that_is_a_stock_mix_is_answered_by_the_stock_file(model: Path, texts: tuple) -> None:
+    q8_0 = TYPES["Q8_0"].bits / 16
+    least = sum(int(tensor.n_bytes) for tensor in GgufFile.open(model).tensors.values() if len(tensor.shape) == 2)
+    found = chipwise.quantize(model, data=texts[0], device=CHIP, memory=f"<= {least * q8_0 + 2500} B")
+    rival = next(each for each in found.stock if each.loss is not None)
+    assert rival.name == "Q8_0"
+    assert found.verdict.startswith(("use the stock file: Q8_0", "the chosen mix"))
+    if found.verdict.startswith("use"):
+        assert set(found.formats.values()) == {"Q8_0"}
+
+
+def test_a_dry_run_promises_and_writes_nothing_and_its_answers_are_used_again(model: Path, texts: tuple) -> None:
+    found = chipwise.quantize(model, data=texts[0], device=CHIP, dry_run=True)
+    assert found.file is None
+    assert "KV f16" in found.plan
+    assert CHIP in found.plan
+    assert not Path("a.mix.gguf").exists()
+    with pytest.raises(StudyError, match="--resume"):
+        chipwise.quantize(model, data=texts[0], device=CHIP)
+    with pytest.raises(StudyError, match="another model or text"):
+        chipwise.quantize(model, data=texts[1], device=CHIP, resume=True)
+    stages = []
+    chipwise.quantize(
+        model, data=texts[0], device=CHIP, resume=True, on_progress=lambda stage, done, total: stages.append(stage)
+    )
+    assert "reading text" not in stages  # the passes are not made twice
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "says"),
+    [
+        ({"weights": "q4_k"}, Unsupported, "q4_k stores blocks of 256 values, and .* has rows of 64; .* q5_0"),
+        ({"weights": "q9"}, ChipwiseError, "unknown GGUF format"),
+        ({"tpot": "8"}, SpecError, "tpot: .*write one such as"),
+        ({"memory": ">= 1 MB"}, SpecError, "memory: must be an upper limit"),
+        ({"memory": "<= 1 kB"}, Infeasible, "memory: the least is .* kB"),
+        ({"loss": "<= 2 %"}, SpecError, "only applies to an ONNX file"),
+    ],
+)
+def test_bad_options_are_refused(model: Path, texts: tuple, options: dict, error: type, says: str) -> None:
+    with pytest.raises(error, match=says):
+        chipwise.quantize(model, data=texts[0], device=CHIP, **options)
+
+
+def test_text_that_is_too_short_and_weights_that_are_not_finite_leave_nothing_behind(
+    model: Path, texts: tuple, tokenizer: Path
+) -> None:
+    Path("short.txt").write_text("abcd", encoding="utf-8")
+    with pytest.raises(DataError, match="at least 160 are needed"):
+        chipwise.quantize(model, data="short.txt", device=CHIP)
+    spec = arch(Tokenizer.from_file(str(tokenizer)).get_vocab_size())
+    broken = drawn_weights(spec)
+    broken["layers.1.ffn.up.weight"][0, 0] = np.nan
+    gguf.export(Design(arch=spec, weights="fp16"), broken, model, tokenizer=tokenizer)
+    with pytest.raises(SpecError, match=r"blk.1.ffn_up.weight: .*not finite"):
+        chipwise.quantize(model, data=texts[0], device=CHIP)
+    assert not list(Path().glob("*.state"))
