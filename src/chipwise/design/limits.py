@@ -40,6 +40,8 @@ METRICS: dict[str, str] = {  # costs: name -> kind of unit; a task's own metric 
     "itl_p99": "time",
     "tpot_sustained": "time",  # the median after minutes of load
     **{name: metric.unit for name, metric in DERIVED.items()},
+    "mfu": "share",  # FLOPs of a prompt's pass, of the dense peak
+    "mbu": "share",  # bytes of a decode step, of the memory bandwidth
     "throughput": "rate",  # new tokens of all requests / median seconds of a whole request
     "peak_memory": "bytes",
     "parameters": "count",
@@ -49,6 +51,8 @@ METRICS: dict[str, str] = {  # costs: name -> kind of unit; a task's own metric 
     "usd_per_1k_tokens": "token_price",  # price of 1,000 new tokens, including their share of prefill
 }
 POWER_METRICS = ("power", "joules_per_token")
+USED = ("mfu", "mbu")
+"""Shares of what the device can do; predicted by data sheets only."""
 SPENDING = (*POWER_METRICS, "usd_per_1k_tokens")
 PER_TOKEN = (
     "tpot_p50",
@@ -56,6 +60,7 @@ PER_TOKEN = (
     "itl_p50",
     "itl_p99",
     "tpot_sustained",
+    *USED,
     "throughput",
     "joules_per_token",
     "usd_per_1k_tokens",
@@ -63,7 +68,7 @@ PER_TOKEN = (
 TIMED = frozenset({"ttft_p50", "ttft_p99", *PER_TOKEN, *DERIVED, *SPENDING})
 """Metrics whose measurement other processes on the machine disturb."""
 MEASURED_METRICS = frozenset({"ttft_p50", "ttft_p99", "tpot_p50", "tpot_p99", "peak_memory"})
-MORE_IS_BETTER = frozenset({"throughput"})
+MORE_IS_BETTER = frozenset({"throughput", *USED})
 _LESS_IS_BETTER = ("time", "bytes", "energy", "token_price")  # kinds of units for which lower is better
 LIMITS_ONLY = {"tpot_sustained": "tpot_p50: minimize"}  # metric -> the objective to use instead
 TASK_METRICS: dict[str, str] = {"accuracy": "share", "spearman": "count"}  # metrics of tasks: ``metric@task``
@@ -295,6 +300,8 @@ def _limit(metric: str, value: object, kind: str, field: str) -> Constraint:
         raise SpecError(str(error), field=field) from None
     if limit <= 0:
         raise SpecError(f"the limit must be positive, not {match[2]}", field=field)
+    if metric in USED and limit > 1:
+        raise SpecError(f"a share of what the device can do is at most 100 %, not {match[2]}", field=field)
     return Constraint(metric=metric, op=op, limit=limit, text=f"{op} {match[2].strip()}")
 
 

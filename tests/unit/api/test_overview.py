@@ -91,6 +91,8 @@ def test_a_data_sheet_prices_times_and_memory(tmp_path) -> None:
         "tpot_p99",
         "itl_p50",
         "itl_p99",
+        "mfu",
+        "mbu",
         "throughput",
         "peak_memory",
         "parameters",

@@ -21,7 +21,7 @@ from chipwise.design.run.spec import RunSpec
 from chipwise.design.strategies.pareto import hypervolume, non_dominated
 from chipwise.design.targets.chance import Bounds, chances_of, kept, tightened
 from chipwise.design.targets.representable import check_space
-from chipwise.design.targets.sheet import SheetTarget, needs_energy
+from chipwise.design.targets.sheet import SheetTarget, needs_energy, needs_shares
 from chipwise.design.targets.target import spreads_in
 from chipwise.errors import InputError, SpecError, Unsupported
 from chipwise.hardware.runtime import runtimes_for
@@ -168,6 +168,7 @@ class OtherDevices:
                 workload=spec.workload,
                 seed=spec.seed,
                 energy=needs_energy((*item.limits, *spec.goals)),
+                used=needs_shares((*item.limits, *spec.goals)),
                 prompt_p99=spec.prompt_p99,
             )
             self.weights[sheet.name], self.runtimes[sheet.name] = item.weight, served.runtime

@@ -302,7 +302,7 @@ def _metrics(
 ) -> tuple[Metrics, Predict, str | None]:
     if device is not None:
         sheet, served = _served(device, runtime, target)
-        priced = SheetTarget(space, sheet, served=served, workload=workload, seed=seed, energy=True)
+        priced = SheetTarget(space, sheet, served=served, workload=workload, seed=seed, energy=True, used=True)
         return priced.metrics, priced.predict, f"{sheet.title}, {served.runtime} (predicted, as chipwise estimate does)"
     if profile is not None and profile.exists():
         machine = MachineProfile.load(profile)

@@ -21,6 +21,8 @@ _NAMES: Final = {  # full name, and name for table headers
     "itl_p50": ("gap between tokens, P50", "ITL P50"),
     "itl_p99": ("gap between tokens, P99", "ITL P99"),
     **{name: (f"{metric.title}, P50", metric.short) for name, metric in DERIVED.items()},
+    "mfu": ("MFU of a prompt's pass", "MFU"),
+    "mbu": ("MBU of a decode step", "MBU"),
     "throughput": ("tokens per second, all requests", "tokens/s"),
     "peak_memory": ("peak memory", "memory"),
     "power": ("mean power", "power"),

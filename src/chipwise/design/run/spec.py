@@ -17,6 +17,7 @@ from chipwise.design.limits import (
     METRICS,
     PER_TOKEN,
     SPENDING,
+    USED,
     Constraint,
     Objective,
     derived,
@@ -68,6 +69,7 @@ ON_SHEETS = (
     "itl_p99",
     "peak_memory",
     "throughput",
+    *USED,
     "parameters",
     *SPENDING,
 )  # metrics in a data sheet's price table
@@ -479,6 +481,11 @@ class RunSpec:
             if sheet is None:
                 raise SpecError(str(refused(metric)), field=field)
             _told(sheet, metric, field)
+        elif metric in USED and (sheet is None or self.target.device.startswith("ssh:")):
+            raise SpecError(
+                "only data sheets predict it; chipwise measure prints it for what is measured here",
+                field=field,
+            )
         elif metric.startswith("itl_") and (sheet is None or self.target.device.startswith("ssh:")):
             raise SpecError(
                 f"requests are measured one at a time here, so a gap between tokens is one step: use tpot{metric[3:]}",

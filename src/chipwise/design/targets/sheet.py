@@ -14,7 +14,7 @@ from chipwise.core.arrays import Float64Array
 from chipwise.core.statistics import Z90, nnls
 from chipwise.deploy.teach.machine import teach_rows
 from chipwise.deploy.teach.observations import MeasuredRow
-from chipwise.design.limits import POWER_METRICS, Constraint, Objective
+from chipwise.design.limits import POWER_METRICS, USED, Constraint, Objective
 from chipwise.design.prices.price_table import Costs, PriceTable
 from chipwise.design.run.folder import RunFolder
 from chipwise.design.run.spec import RunSpec, TargetSpec
@@ -53,6 +53,7 @@ class SheetTarget(Benched):
         workload: Sizes of a request.
         seed: Random seed of the designs that energy and taught times are fitted to.
         energy: Whether to predict watts and joules too, if the device lists its board power.
+        used: Whether to predict MFU and MBU, too.
         prompt_p99: P99 of prompt tokens, over which P99s hold; those of ``workload`` are then their P50.
         source: Source of the measurements, for the taught profile.
         bench: Measures on the device; None if nothing is measured.
@@ -70,6 +71,7 @@ class SheetTarget(Benched):
         workload: Workload,
         seed: int,
         energy: bool,
+        used: bool = False,
         prompt_p99: int | None = None,
         source: str = "a search",
         bench: Bench | None = None,
@@ -83,6 +85,7 @@ class SheetTarget(Benched):
         if prompt_p99 is not None:
             longer = replace(workload, prompt_tokens=prompt_p99)
             self._longest = SheetTarget(space, device, served=served, workload=longer, seed=seed, energy=False)
+        self._used = used and not space.spec.kind.one_pass
         self._one_pass = space.spec.kind.one_pass
         if kind := space.spec.kind.off_sheets:
             raise Unsupported(
@@ -166,6 +169,24 @@ class SheetTarget(Benched):
         return nnls(scaled, np.ones(len(joules)))
 
     @cached_property
+    def _at_peak(self) -> Float64Array:
+        """Least seconds of a prompt's FLOPs and of a step's bytes per parameter and byte of memory, and fixed, (2, 3).
+
+        Fitted to full estimates of a sample of the space; decisions on single designs use the design's own estimate.
+        """
+        sample = self._space.sample(SAMPLE, np.random.default_rng([self._seed, 17]))
+        costs, found = self._table(sample), [self.estimate(self._space.design(row)) for row in sample]
+        columns = np.stack([costs.parameters, costs.peak_memory_bytes, np.ones(len(sample))], axis=1)
+        fits = []
+        for shares, seconds in (
+            ([each.mfu["prefill"] for each in found], [each.ttft_s for each in found]),
+            ([each.mbu["decode"] for each in found], [each.metrics["itl_p50"].value for each in found]),
+        ):
+            least_s = np.array(shares) * np.array(seconds)
+            fits.append(np.linalg.lstsq(columns / least_s[:, None], np.ones(len(sample)), rcond=None)[0])
+        return np.array(fits)
+
+    @cached_property
     def _step_share(self) -> float:
         """Share of the time per token that is the decode step; the rest waits for other requests' prompts.
 
@@ -204,6 +225,11 @@ class SheetTarget(Benched):
                 name: found[name] * factor(self._ratio(name), there[median] / found[median])
                 for name, median in TAILS.items()
             }
+        if self._used:
+            columns = np.stack([costs.parameters, costs.peak_memory_bytes, np.ones(len(rows))], axis=1)
+            least_s = columns @ self._at_peak.T
+            for i, (name, seconds) in enumerate((("mfu", found["ttft_p50"]), ("mbu", found["itl_p50"]))):
+                found[name] = np.clip(least_s[:, i] / seconds, 1e-6, 1.0)
         found |= spent(found["ttft_p50"], found["tpot_p50"], workload, self._rates)
         if self._energy and self._joules is not None:
             ttft_j, step_j = self._joules
@@ -253,6 +279,9 @@ class SheetTarget(Benched):
             value, *ends = (found.get(metric) for found in each)
             low, high = sorted(end for end in ends if end is not None) if None not in ends else (None, None)
             known[metric] = (value, low, high)  # rates fall when times rise
+        if self._used:
+            known["mfu"] = _share(found.mfu["prefill"] * found.ttft_s, known["ttft_p50"])
+            known["mbu"] = _share(found.mbu["decode"] * found.metrics["itl_p50"].value, known["itl_p50"])
         if "joules_per_token" in known:
             known["power"] = self._power(known, workload.new_tokens * workload.batch)
         return {metric: list(bounds) for metric, bounds in known.items()}
@@ -356,7 +385,7 @@ class SheetTarget(Benched):
     def _forget(self) -> None:
         """Clears cached predictions before the device changes."""
         self._learnt, self._scale, self._estimates = Learnt({}), None, {}
-        for name in ("_joules", "_step_share"):
+        for name in ("_joules", "_step_share", "_at_peak"):
             self.__dict__.pop(name, None)
 
     def _row(self, number: int, design: Design, values: Mapping[str, float]) -> MeasuredRow:
@@ -403,6 +432,12 @@ class SheetTarget(Benched):
         return self._estimates[design]
 
 
+def _share(least_s: float, seconds: Bounds) -> Bounds:
+    """The share of a time that the device needs at its peak, with the interval of the time; at most 1."""
+    value, low, high = (None if end is None else min(least_s / end, 1.0) for end in seconds)
+    return (value, high, low)
+
+
 def _tail_pairs(known: Sequence[tuple[Design, Mapping[str, float]]]) -> dict[str, list[tuple[Bounds, float]]]:
     """Measured tails and the medians measured with them."""
     return {
@@ -443,6 +478,7 @@ def sheet_target(spec: RunSpec, space: SearchSpace, bench: Bench | None = None) 
         workload=spec.workload,
         seed=spec.seed,
         energy=needs_energy((*spec.limits, *spec.goals)),
+        used=needs_shares((*spec.limits, *spec.goals)),
         prompt_p99=spec.prompt_p99,
         source=f"the run {spec.name}",
         bench=bench,
@@ -452,6 +488,11 @@ def sheet_target(spec: RunSpec, space: SearchSpace, bench: Bench | None = None) 
 def needs_energy(wanted: Iterable[Constraint | Objective]) -> bool:
     """Whether a limit or an objective is on watts or joules."""
     return any(item.metric in POWER_METRICS for item in wanted)
+
+
+def needs_shares(wanted: Iterable[Constraint | Objective]) -> bool:
+    """Whether a limit or an objective is on MFU or MBU."""
+    return any(item.metric in USED for item in wanted)
 
 
 def stated(target: TargetSpec) -> DeviceProfile:

@@ -21,7 +21,7 @@ def test_estimate_explain_and_search_state_the_same(device: str, batch: int, p99
             "name": "toy",
             "workload": {"prompt_tokens": {"p50": 64, "p99": p99} if p99 else 64, "new_tokens": 32, "batch": batch},
             "target": {"device": device},
-            "constraints": {"tpot_p99": "<= 1 s"},
+            "constraints": {"tpot_p99": "<= 1 s", "mfu": ">= 0.001 %", "mbu": ">= 0.001 %"},
             "space": {
                 "d_model": [64], "depth": [2], "vocab_size": [512], "head_size": [32], "weights": ["fp32", "int8"],
                 "layer": {"heads": [2], "kv_heads": [2], "ffn": ["swiglu"], "ffn_width": [64, 256]}, "max_tokens": 128,
@@ -45,6 +45,11 @@ def test_estimate_explain_and_search_state_the_same(device: str, batch: int, p99
         assert p99 or explained.estimate.metrics[name] == found
         assert searched[name] == pytest.approx([found.value, found.low, found.high])
         assert by_row[name][0] == pytest.approx(found.value, rel=0.03)
+    for name, phase in (("mfu", "prefill"), ("mbu", "decode")):
+        value, low, high = searched[name]
+        assert value == pytest.approx(getattr(estimated, name)[phase])
+        assert low is None or low < value < high <= 1
+        assert by_row[name][0] == pytest.approx(value, rel=0.1)
     assert searched["peak_memory"][0] == estimated.peak_memory_bytes
     price = estimated.metrics.get("usd_per_1k_tokens")
     assert explained.estimate.metrics.get("usd_per_1k_tokens") == price

@@ -1,0 +1,275 @@
+"""Runs one command for each promise of the three field texts and writes docs/notes/promises.md.
+
+usage: promises.py [--check]
+
+The texts (a page on GPUs, a wiki, an article) name 76 capabilities and workflows; each is stated here in our own words,
+with a command whose output shows a figure. The status is
+
+- *works*: the command ran and printed the figure;
+- *in part*: so it did, and what is missing is named;
+- *needs hardware*: so it did, as far as a machine without that hardware goes;
+- *not yet*: nothing does it; a command shows what is nearest.
+
+A command that fails, or whose output lacks its figure, ends the script with an error: the page then stays as it was.
+It takes about five minutes on two cores, so CI does not run it; ``--check`` runs everything and writes nothing.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+PAGE = Path(__file__).parents[1] / "notes" / "promises.md"
+LLAMA, SMALL = "meta-llama/Llama-3.1-8B", "Qwen/Qwen3-0.6B"
+COMMANDS = {  # in this order, in one folder; quotation marks as in a shell
+    "init smoke": "init smoke",
+    "init agent": "init agent",
+    "init phone": "init phone",
+    "init ranking": "init ranking",
+    "search": "search smoke.yaml",
+    "space": "space smoke.yaml",
+    "space phone": "space phone.yaml",
+    "space ranking": "space ranking.yaml",
+    "gptq": "export runs/smoke --to onnx --weights int4 --method gptq --out smoke-int4",
+    "onnx": "export runs/smoke --to onnx --out smoke-onnx",
+    "kit": "kit runs/smoke",
+    "estimate": f"estimate {LLAMA} --device h100-sxm --batch 16 --prompt 1500 --new 250",
+    "formats": f"estimate {LLAMA} --device h100-sxm --weights fp8 --kv fp8",
+    "batch": f"estimate {LLAMA} --device h100-sxm --batch 128",
+    "kernels": f"estimate {LLAMA} --device h100-sxm --kernels",
+    "mixture": "estimate mistralai/Mixtral-8x7B-v0.1 --device h100-sxm --tp 2 --ep 2",
+    "tpu": f"estimate {LLAMA} --device tpu-v4",
+    "phone": f"estimate {SMALL} --device snapdragon-8-elite --prompt 64 --prompt-p99 900 --new 64",
+    "video": "explain google/vit-base-patch16-224 --device jetson-agx-orin",
+    "trtllm": f"estimate {LLAMA} --device h100-sxm --runtime trtllm --weights fp8",
+    "own": f'estimate {LLAMA} --device rtx-4090 --buy "1800 USD" --electricity "0.30 USD/kWh"',
+    "explain": f"explain {LLAMA} --device a100-sxm-80gb --prompt 2000 --batch 16 --all",
+    "explain fp8": f"explain {LLAMA} --device h100-sxm --all",
+    "compare": f"compare meta-llama/Llama-2-7b-hf {LLAMA} --device a100-sxm-80gb,l4 --prompt 32000",
+    "sheet": "devices show h100-sxm",
+    "devices": "devices",
+    "runtimes": "runtimes",
+    "strategies": "strategies",
+    "step": "training-step gpt2 --batch 12 --checkpoint --device a100-sxm-80gb",
+    "parallel": f"training-step {LLAMA} --device h100-sxm --tp 8 --batch 8",
+    "diffusion": "pictures black-forest-labs/FLUX.1-dev --device h100-sxm --steps 28",
+    "parts": "parts openai/whisper-small --device snapdragon-8-elite --weights w8a16",
+    "law": f"estimate {LLAMA} --device h100-sxm --train-tokens 2T",
+    "batching": "simulate bert-large-uncased --device a100-sxm-80gb --rate 800/s --prompt 120 --max-tokens 600",
+    "gaps": f"simulate {LLAMA} --device h100-sxm --rate 8/s --prompt 1500 --new 250",
+    "plan": f"plan {LLAMA} --rate 8/s --new 250 --itl-p99 100ms --device h100-sxm,l40s --tp 1 --out plan.json",
+    "apart": f"plan {LLAMA} --rate 8/s --prompt 3000 --new 200 --device h100-sxm,l40s --tp 1 --fleets together,apart",
+    "bill": 'bill plan.json --growth "8 %/month" --buy "28000 USD" --electricity "0.30 USD/kWh"',
+    "stores": 'bill --machines 4000 --power 150W --electricity "0.15 USD/kWh" --months 1',
+    "agent": "agent agent.yaml",
+    "measure": "measure gpt2 --prompt 32 --new 16 --no-keep",
+    "sustained": "measure runs/smoke/winner --sustained 10s --no-keep",
+}
+
+
+@dataclass(frozen=True)
+class Promise:
+    """A promise: what a user can do, the command that shows it, and its figure (a pattern in the output).
+
+    ``missing`` is what it lacks, ``hardware`` what it needs, ``instead`` says that nothing does it yet.
+    """
+
+    number: int
+    says: str
+    command: str
+    figure: str
+    missing: str = ""
+    hardware: str = ""
+    instead: str = ""
+
+    @property
+    def status(self) -> str:
+        """Status with its reason."""
+        for word, reason in (("not yet", self.instead), ("needs hardware", self.hardware), ("in part", self.missing)):
+            if reason:
+                return f"*{word}*: {reason}"
+        return "*works*"
+
+
+FUSED = "one report that exports fused and unfused files of a model and times both"
+FILES = "files for LiteRT, Core ML and QNN, and a run on a board or phone"
+ALL_THREE = "one command that chooses the three together"
+GPU = "a GPU; the same scripts are tested on the processor"
+TPOT, TTFT, MFU = r"TPOT +[\d.]+ .?s", r"TTFT of one prompt +[\d.]+ .?s", r"MFU [\d.]+ %, MBU [\d.]+ %"
+TRAINED = r"report: ([\d,]+ priced, \d+ trained, \d+ measured)"
+CHOSEN = r"d\d+ L\d h\S+ (?:relu|swiglu):\d+ .*"
+DISTINCT = r"[\d.,e+]+ distinct designs"
+PROMISES = (
+    Promise(1, "The level of memory that bounds an operator is named.", "explain", r"bandwidth limit +\S+ .?s +\d+ %",
+            "small working sets are priced from main memory by data sheet; cache levels count on calibrated machines"),
+    Promise(2, "Shares of peak FLOPs and bandwidth, and the intensity of each operator.", "estimate", MFU),
+    Promise(3, "Matrix units by number format, with their tile sizes.", "sheet", r"tile\.bf16 +\S+"),
+    Promise(4, "Fused kernels are told from single ones.", "kernels", r"ffn\.act_mul.*?\d+ .s", FUSED),
+    Promise(5, "Attention in tiles that stay on the chip.", "explain", r"attention\.attend.*?\d+ %"),
+    Promise(6, "Widths that suit the chip's tiles.", "sheet", r"tile\.fp8 +\S+",
+            "spaces that propose only such widths by default"),
+    Promise(7, "Norm before each block.", "space", DISTINCT, "place and kind of norm as choices"),
+    Promise(8, "The activation function is a choice of each layer.", "space", CHOSEN),
+    Promise(9, "Formats of weights, activations and cache for a chip.", "formats", TPOT, ALL_THREE),
+    Promise(10, "Post-training rounding with calibration data, and GGUF files.", "gptq", r"rounded by: .*",
+            "AWQ and HQQ"),
+    Promise(11, "Shared weights, and activations computed again to save memory.", "step", r"recomputed +\S+ ms"),
+    Promise(12, "A benchmark of a model on a GPU.", "measure", r"tpot_p50 +\S+ .?s", hardware=GPU),
+    Promise(13, "Times on a GPU by its own clock, after synchronising.", "measure", r"ttft_p50 +\S+ .?s", hardware=GPU),
+    Promise(14, "Training and serving over several devices.", "parallel", r"step +\S+ ms",
+            hardware="several GPUs; predicted, and run in several processes on a processor in tests"),
+    Promise(15, "FP8 only where the model bears it.", "explain fp8", r"weights in fp8, except for \d+ of \d+ layers",
+            "the loss of such a file measured in vLLM"),
+    Promise(16, "Operators that run as one group.", "kernels", r"attention\.qkv.*?\d+ .s", FUSED),
+    Promise(17, "Products of many experts as one grouped product.", "mixture", TPOT, FUSED),
+    Promise(18, "Working sets that fit into a cache.", "sheet", r"memory\.registers\.capacity +\S+ \S+",
+            "see 1"),
+    Promise(19, "A limit on the used share of the peak.", "space phone", r"mfu +least +[\d.]+ %"),
+    Promise(20, "One design that suits chips of two makers.", "compare", r"l4: vllm.*"),
+    Promise(21, "Quality against cost, decided at design time.", "search", TRAINED),
+    Promise(22, "A request's many candidates share one context.", "explain",
+            r"128 candidates .*? times as much as one"),
+    Promise(23, "A model over several cards.", "parallel", r"memory per device +\S+ GB",
+            hardware="several cards; sharded runs are predicted"),
+    Promise(24, "Batches by tokens, and the load at which a server saturates.", "batching",
+            r"saturates at \S+ requests/s"),
+    Promise(25, "Model and serving designed together, not handed over.", "search", TRAINED,
+            "a gate for CI, and drift in the field that starts a new search"),
+    Promise(26, "Ranking models.", "space ranking", DISTINCT,
+            "a ranker sharded over processes compared with its prediction; tables of realistic size"),
+    Promise(27, "Compilers that complete the choice of a model.", "runtimes", r"torch-compile +yes +yes",
+            instead="TVM as a runtime"),
+    Promise(28, "The price of a query.", "own", r"price of output +\$\S+ per million tokens",
+            "prices of the many chips whose sheets have none"),
+    Promise(29, "A line of the budget: this month, and with growth.", "bill", r"rent .*? in month 24"),
+    Promise(30, "Chips of makers besides NVIDIA, such as TPUs.", "tpu",
+            TPOT, "validation against their published runs"),
+    Promise(31, "Inference on the device.", "kit", r"\d+ models in \S+", FILES),
+    Promise(32, "Streams with hard limits on the gap between tokens.", "gaps", r"P99 gap between tokens \S+ .?s"),
+    Promise(33, "Small devices with models tuned for them.", "phone", TPOT, "LoRA; microcontrollers"),
+    Promise(34, "Large batches, their throughput and memory.", "batch", r"throughput, all requests +\S+ \S+"),
+    Promise(35, "Hot surroundings.", "sustained", r"tpot_p50 +\S+ .?s",
+            instead="ambient temperature as an input of predictions and limits"),
+    Promise(36, "Speed after minutes of load.", "sustained", r"tpot_p50 +\S+ .?s", "sustained limits by data sheet"),
+    Promise(37, "Neighbours on a shared machine.", "measure", r"CPU time +\S+ s",
+            "slow periods as an input of plans; measurements find them"),
+    Promise(38, "Networks of varying delay.", "gaps",
+            r"P99 TTFT \S+ ms", "a distribution of delays as an input of plans"),
+    Promise(39, "Thousands of designs, judged by what was learnt before.", "search", TRAINED,
+            "learning from one run to the next"),
+    Promise(40, "Search by reinforcement, evolution, gradients and grids.", "strategies", r"reinforce .*?trials"),
+    Promise(41, "Early stopping, predictors, shared weights.", "strategies", r"halving .*"),
+    Promise(42, "A limit on P99 for a chip that is not here.", "phone", r"P99 +\S+ .?s \(.*?\)"),
+    Promise(43, "A power budget of a phone.", "space phone", r"power +least +\S+ .?W",
+            "watts are predicted within a factor of 1.9"),
+    Promise(44, "The electricity of devices in many stores.", "stores", r"electricity \$[\d,]+"),
+    Promise(45, "All limits of a phone at once.", "space phone",
+            r"[\d.]+ % of 100,000 random candidates meet the limits",
+            "the article's own numbers as an example"),
+    Promise(46, "Depth, width, heads and kernels as choices of each layer.", "space", CHOSEN),
+    Promise(47, "Number formats of activations.", "formats", TPOT, ALL_THREE),
+    Promise(48, "A space that grows where the best designs lie at its edge.", "space", DISTINCT,
+            "reports advise it; no search does it by itself"),
+    Promise(49, "Training that knows its number format.", "onnx", r"rounded by: .*",
+            "quantisation-aware ends of trainings as a choice of a run"),
+    Promise(50, "Compiled and measured on the target.", "kit", r"\d+ models in \S+", FILES),
+    Promise(51, "Cost models joined with measurements.", "search", TRAINED),
+    Promise(52, "Development boards.", "kit", r"\d+ models in \S+", FILES),
+    Promise(53, "Why a kernel is slow.", "explain", r"short kernels +\S+ .?s", "hardware counters"),
+    Promise(54, "The front of quality and cost, and its knee.", "search", r"winner +reference design +knee"),
+    Promise(55, "A design for a phone with stated accuracy, time and watts.", "space phone", DISTINCT,
+            "an accuracy floor, and the file verified in the phone's runtime"),
+    Promise(56, "Grouped projections in place of dense ones.", "space",
+            DISTINCT, instead="grouped projections in spaces"),
+    Promise(57, "The order of attention and feed-forward.", "space", DISTINCT, instead="order and omission of both"),
+    Promise(58, "Fewer heads, wider feed-forward.", "explain", r"\d+ KV heads -> \d+"),
+    Promise(59, "A search that beats luck.", "strategies", r"random +as a baseline",
+            "real trainings, where it was equal to random search"),
+    Promise(60, "Predictors that learn from devices in use.", "runtimes", r"\d+ runtimes",
+            "live sources; tables and kits are read (chipwise teach)"),
+    Promise(61, "Dozens of targets that differ.", "devices", r"(?m)^xring-o1 +.*?GB/s"),
+    Promise(62, "Spaces and tables of other search projects.", "strategies", r"gradient .*?DARTS",
+            instead="reading their spaces where they are installed"),
+    Promise(63, "Schedules tuned by a compiler.", "runtimes", r"torch-compile +yes +yes", instead="see 27"),
+    Promise(64, "TensorRT-LLM.", "trtllm", TPOT, "a run; it is predicted"),
+    Promise(65, "Vizier's designers.", "strategies", r"vizier .*?nsga2\)", "TPU compilation"),
+    Promise(66, "Tables of published search benchmarks.", "strategies", r"Scores on spaces with known fronts",
+            "one documented example of HW-NAS-Bench"),
+    Promise(67, "Phones, boards and browsers.", "phone", TPOT, "a browser that measures"),
+    Promise(68, "Edge models of a size that people deploy.", "phone",
+            TPOT, "searches at that size; shrink starts from them"),
+    Promise(69, "A language model of 100 M parameters, best for a phone.", "space phone", DISTINCT,
+            instead="one from public weights, with quality and joules"),
+    Promise(70, "The cheapest graph for an answer.", "plan", r"\$\S+ per million output tokens",
+            "sizes that people deploy in searches"),
+    Promise(71, "Images, speech, diffusion.", "diffusion", r"image +\S+ \S+|\d\S* s", "trained sizes are small"),
+    Promise(72, "Video in real time on one device.", "video", r"TTFT \S+ .?s", "frames per second as a limit"),
+    Promise(73, "Agents that see, think and act in time.", "agent", r"a turn takes \S+ s \(.*?\)",
+            "the P99 of a loop; calls in parallel"),
+    Promise(74, "Four questions about every model: which chip, how fast, what price, made for it or not.", "search",
+            TRAINED),
+    Promise(75, "The whole life of a model.", "search", TRAINED, "see 25"),
+    Promise(76, "Prefill and decode on different machines, with NVIDIA Dynamo's file.", "apart",
+            r"first bottleneck: .*",
+            "the file checked by Dynamo's own parser"),
+)  # fmt: skip
+
+
+def main() -> None:
+    """Runs all commands, and writes the page unless ``--check`` is given."""
+    outputs = run_all()
+    rows, failed = [], []
+    for promise in PROMISES:
+        found = re.search(promise.figure, outputs[promise.command], flags=re.MULTILINE)
+        if found is None:
+            failed.append(f"{promise.number}: no {promise.figure!r} in chipwise {COMMANDS[promise.command]}")
+            continue
+        figure = " ".join(found[found.lastindex or 0].split()).replace("|", "\\|")
+        command = COMMANDS[promise.command].replace("|", "\\|")
+        rows.append(f"| {promise.number} | {promise.says} | {promise.status} | `chipwise {command}` | {figure} |")
+    if failed:
+        sys.exit("\n".join(failed))
+    if "--check" not in sys.argv:
+        PAGE.write_text(page(rows), encoding="utf-8")
+
+
+def run_all() -> dict[str, str]:
+    """What each command prints, in a folder and with measurements of its own. Ends the script if one fails."""
+    outputs = {}
+    with tempfile.TemporaryDirectory() as folder:
+        environment = os.environ | {"COLUMNS": "300", "CHIPWISE_HOME": f"{folder}/home", "NO_COLOR": "1"}
+        for name, command in COMMANDS.items():
+            print(f"chipwise {command}", file=sys.stderr, flush=True)
+            words = [quoted or plain for quoted, plain in re.findall(r'"([^"]*)"|(\S+)', command)]
+            done = subprocess.run(
+                [sys.executable, "-m", "chipwise", *words], cwd=folder, env=environment, capture_output=True, text=True
+            )
+            if done.returncode not in (0, 4):  # 4: a busy machine left limits unconfirmed
+                sys.exit(f"chipwise {command}: exit code {done.returncode}\n{done.stdout}{done.stderr}")
+            outputs[name] = done.stdout + done.stderr
+    return outputs
+
+
+def page(rows: list[str]) -> str:
+    """The page."""
+    words = ("works", "in part", "needs hardware", "not yet")
+    counts = {word: sum(promise.status.startswith(f"*{word}*") for promise in PROMISES) for word in words}
+    counted = ", ".join(f"{count} {word}" for word, count in counts.items())
+    return (
+        "# What the field promises\n\n"
+        "Three texts about models that are designed for their hardware name 76 capabilities. This page states each\n"
+        "in our words, with a command that shows how far chipwise keeps it, and a figure that the command printed.\n"
+        "`python docs/scripts/promises.py` runs all commands and writes this page; times of the search and of\n"
+        "measurements are those of the machine on which it ran last.\n\n"
+        f"{counted}.\n\n"
+        "| # | promise | status | command | figure |\n|---|---|---|---|---|\n" + "\n".join(rows) + "\n"
+    )
+
+
+if __name__ == "__main__":
+    main()
