@@ -11,7 +11,14 @@ from typing import TYPE_CHECKING, overload
 from chipwise.core.arguments import public
 from chipwise.core.results import Result, ResultTable, data_frame
 from chipwise.design.models import candidates as ranking
-from chipwise.design.models.graph_files import as_graph, estimate_graph, refuse_others
+from chipwise.design.models.graph_files import (
+    GraphRows,
+    GraphTable,
+    as_graph,
+    estimate_graph,
+    estimate_graph_on,
+    refuse_others,
+)
 from chipwise.design.models.this_machine import estimate_here, estimate_on, is_here, kind_of, profile_here
 from chipwise.errors import ChipwiseError, DoesNotFit, SpecError, Unsupported, counted
 from chipwise.hardware import datasheet
@@ -102,6 +109,11 @@ def estimate(
 ) -> RunEstimate: ...  # fmt: skip
 @overload
 def estimate(
+    model: str | Path, *, shapes: Mapping[str, Sequence[int]], values: Mapping[str, float] | None = ...,
+    devices: Sequence[str] | str, runtime: str | None = ..., weights: str | None = ...,
+) -> GraphTable: ...  # fmt: skip
+@overload
+def estimate(
     model: str | Path | ArchSpec, *, device: str | Path | DeviceProfile = ..., devices: None = None,
     runtime: str | None = ..., prompt: int = ..., prompt_p99: int | None = ..., new: int = ..., batch: int = ...,
     weights: str | None = ..., kv: str | None = ..., tp: int = ..., pp: int = ..., ep: int = ..., dp: int = ...,
@@ -145,7 +157,7 @@ def estimate(
     host: str | None = None,
     shapes: Mapping[str, Sequence[int]] | None = None,
     values: Mapping[str, float] | None = None,
-) -> CostEstimate | EstimateTable | RunEstimate:
+) -> CostEstimate | EstimateTable | RunEstimate | GraphTable:
     """Predicts the cost of serving ``model`` on any known device, kernel by kernel.
 
     >>> import chipwise
@@ -194,9 +206,11 @@ def estimate(
         DoesNotFit: There is too little memory; the message says by how much, and what would fit.
     """
     if (file := as_graph(model, shapes, values)) is not None:
-        others = {"kv": kv, "images": images, "audio_s": audio_s, "gpu_layers": gpu_layers, "devices": devices}
+        others = {"kv": kv, "images": images, "audio_s": audio_s, "gpu_layers": gpu_layers}
         others |= {"n_cpu_moe": n_cpu_moe, "host": host, "like": like}
         refuse_others(file, others | {"tp": tp - 1, "pp": pp - 1, "ep": ep - 1, "dp": dp - 1, "batch": batch - 1})
+        if devices is not None:
+            return estimate_graph_on(file, devices, shapes=shapes, values=values, runtime=runtime, weights=weights)
         return estimate_graph(file, device=device, shapes=shapes, values=values, runtime=runtime, weights=weights)
     model, heard = listening(alike.named(model, like), audio_s)
     request = Request(
@@ -465,4 +479,4 @@ def estimate_table(
         SpecError: The file is not a table, or lacks the columns model and device.
         StorageError: ``out`` cannot be written.
     """
-    return estimate_file(Path(path), Path(out), progress=on_progress)
+    return estimate_file(Path(path), Path(out), progress=on_progress, other=GraphRows())

@@ -9,7 +9,7 @@ import typer
 
 from chipwise import api
 from chipwise.api import answers
-from chipwise.cli import completion, image_size, options
+from chipwise.cli import completion, graph_files, image_size, options
 from chipwise.cli.estimate import decoded, energy_of, million_tokens, read_by
 from chipwise.cli.output import json_of, notices, print_table, refuse, say
 from chipwise.cli.whole_runs import compared
@@ -42,11 +42,15 @@ def command(
     kv: options.Kv = None,
     tp: options.Tp = 1,
     html: Annotated[Path | None, typer.Option(help="For two runs: write a page with both fronts in one plot.")] = None,
+    shape: options.Shape = None,
+    value: options.Value = None,
     as_json: options.AsJson = False,
 ) -> None:
     """Compare the cost of models on several chips, and say what bounds each; or compare two runs.
 
     chipwise compare meta-llama/Llama-2-7b-hf meta-llama/Llama-3.1-8B --device a100-sxm-80gb,l4 --prompt 32000
+
+    ONNX files: chipwise compare a.onnx b.onnx --device l4,raspberry-pi-5 --shape x=1,3,224,224
 
     Two search runs are compared by limits, predictions, measurements, designs and fronts:
 
@@ -57,6 +61,8 @@ def command(
     devices = None if device == "all" else [name.strip() for name in device.split(",") if name.strip()]
     if devices == []:
         raise typer.BadParameter("--device names none")
+    if graph_files.compared(context, models, devices, as_json=as_json):
+        return
     if compared(context, models, devices, as_json=as_json):
         return
     found = api.compare(

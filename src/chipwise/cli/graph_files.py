@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TypedDict
 
 import typer
@@ -56,9 +56,56 @@ def estimated(context: typer.Context, model: str, *, as_json: bool) -> bool:
     asked = told(context, model)
     if asked is None:
         return False
+    if context.params["device"] == "all":
+        several = api.estimate(model, devices="all", **asked)
+        json_of(several.to_dict()) if as_json else _print_several(list(several))
+        return True
     found = api.estimate(model, device=context.params["device"], **asked)
     json_of(found) if as_json else print_runs([found])
     return True
+
+
+def compared(context: typer.Context, models: Sequence[str], devices: Sequence[str] | None, *, as_json: bool) -> bool:
+    """Prints the answer of ``chipwise compare`` if ``models`` are ONNX files; returns whether they are.
+
+    Raises:
+        typer.BadParameter: Only some of the models are ONNX files, or an option does not apply.
+    """
+    files = [name for name in models if answers.as_graph(name) is not None]
+    asked = told(context, files[0] if files else models[0])
+    if asked is None:
+        return False
+    if len(files) < len(models):
+        other = next(name for name in models if name not in files)
+        raise typer.BadParameter(f"{other} is no ONNX file like {files[0]}; compare models of one kind")
+    found = [each for model in models for each in api.estimate(model, devices=devices or "all", **asked)]
+    if as_json:
+        json_of(found)
+        return True
+    order = list(dict.fromkeys(each.device for each in found))
+    _print_several(sorted(found, key=lambda each: (order.index(each.device), each.latency_s)))
+    return True
+
+
+def _print_several(found: Sequence[answers.RunEstimate]) -> None:
+    heads = ("a pass, predicted (90 %)", "runs/s", "parameters")
+    columns = [Column(head="device"), Column(head="model", prose=True), *(Column(head=h, right=True) for h in heads)]
+    table = Table(columns=[*columns, Column(head="most of it", drop=1)])
+    for each in found:
+        seconds, (most, share) = each.metrics["latency_s"], next(iter(each.shares.items()))
+        table.add(
+            each.device,
+            each.model,
+            units.span(seconds.value, seconds.low, seconds.high, "time"),
+            units.number(each.metrics["runs_per_s"].value),
+            units.number(sum(each.parameters.values())),
+            f"{most} ({units.show(share, 'share', digits=2)})",
+        )
+    print_table(table)
+    for note in dict.fromkeys(note for each in found for note in each.notes if "not fitted" not in note):
+        say(f"note: {note}")
+    if any("not fitted" in note for each in found for note in each.notes):
+        say("note: the law was not fitted to these chips, so intervals are wide; files on one chip compare better")
 
 
 def explained(context: typer.Context, model: str, *, as_json: bool) -> bool:

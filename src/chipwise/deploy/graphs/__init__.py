@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 from chipwise.core.lazy import on_first_use
 
 if TYPE_CHECKING:
+    from chipwise.deploy.graphs.inputs import parse_shapes as parse_shapes
+    from chipwise.deploy.graphs.inputs import parse_values as parse_values
     from chipwise.deploy.graphs.inputs import write_arrays as write_arrays
     from chipwise.deploy.graphs.probe import probe as probe
     from chipwise.deploy.graphs.reading import feed_for as feed_for

@@ -9,11 +9,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from chipwise.core.extras import require
+from chipwise.core.results import ResultTable
 from chipwise.core.statistics import percentile_interval
 from chipwise.core.workers import ask_once
 from chipwise.deploy import graphs as running
 from chipwise.design.models.this_machine import is_here
-from chipwise.errors import InputError, SpecError
+from chipwise.errors import ChipwiseError, InputError, SpecError, Unsupported, counted
 from chipwise.hardware import datasheet
 from chipwise.hardware.datasheet import DeviceProfile
 from chipwise.hardware.detect import SATURATING, detect
@@ -30,6 +31,12 @@ COPIES = ("ReorderInput", "ReorderOutput")  # between the runtime's layouts
 CONTROL = ("If", "Loop", "Scan")  # nodes whose time in a profile is that of the nodes inside them
 FITTED_INSTRUCTIONS = "AVX512-VNNI"  # of the core of the fit
 OWN_RUNTIMES = (None, "onnxruntime", "ort", "onnx")
+
+
+class GraphTable(ResultTable[RunEstimate]):
+    """Estimates of one ONNX file on several devices, fastest first."""
+
+
 Shapes = Mapping[str, Sequence[int]]
 Values = Mapping[str, float]
 
@@ -89,6 +96,64 @@ def estimate_graph(
     require("onnxruntime")
     graph = reading.read_graph(path, shapes, values)
     return estimate_on(graph, _chip(device, graph, weights=weights, runtime=runtime, threads=threads), runtime=runtime)
+
+
+def estimate_graph_on(
+    path: str | Path,
+    devices: Sequence[str] | str,
+    *,
+    shapes: Shapes | None = None,
+    values: Values | None = None,
+    runtime: str | None = None,
+    weights: str | None = None,
+) -> GraphTable:
+    """:func:`estimate_graph` on several devices, or on ``all`` that list a rate for the graph; fastest first."""
+    require("onnxruntime")
+    graph = reading.read_graph(path, shapes, values)
+    names = datasheet.names() if devices == "all" else [devices] if isinstance(devices, str) else devices
+    if not names:
+        raise SpecError("name at least one device", field="devices")
+    found = []
+    for name in names:
+        try:
+            chip = _chip(name, graph, weights=weights, runtime=runtime, threads=1)
+        except Unsupported:
+            if devices != "all":
+                raise
+            continue
+        found.append(estimate_on(graph, chip, runtime=runtime))
+    found.sort(key=lambda each: each.latency_s)
+    return GraphTable(f"{path} on {counted(len(found), 'device')}", found)
+
+
+class GraphRows:
+    """Answers to the rows of a table whose models are ONNX files; each file is read once for its shapes."""
+
+    def __init__(self) -> None:
+        self._graphs: dict[tuple[str, str, str], Graph] = {}
+
+    def __call__(self, row: Mapping[str, str]) -> Mapping[str, object] | None:
+        """The answer to a row, or the reason why there is none; None if its model is no ONNX file.
+
+        The columns ``shape`` and ``value`` hold texts as on the command line, with semicolons between them.
+        """
+        if (file := as_graph(row.get("model", ""))) is None:
+            return None
+        key = (str(file), row.get("shape", ""), row.get("value", ""))
+        try:
+            if key not in self._graphs:
+                shapes, values = ([part for part in text.split(";") if part.strip()] for text in key[1:])
+                given = running.parse_shapes(shapes), running.parse_values(values)
+                self._graphs[key] = reading.read_graph(file, *given)
+            graph = self._graphs[key]
+            runtime, weights = row.get("runtime") or None, row.get("weights") or None
+            chip = _chip(row.get("device", ""), graph, weights=weights, runtime=runtime, threads=1)
+        except ChipwiseError as error:
+            return {"error": str(error)}
+        found = estimate_on(graph, chip, runtime=runtime)
+        seconds = found.metrics["latency_s"]
+        ends = {"ttft_s": seconds.value, "low_s": seconds.low or "", "high_s": seconds.high or ""}
+        return ends | {"provenance": "; ".join([found.provenance, *found.notes])}
 
 
 def explain_graph(

@@ -42,15 +42,21 @@ ANSWERED = (
     "provenance",
     "error",
 )
+Other = Callable[[Mapping[str, str]], Mapping[str, object] | None]
 BLOCK = 32_768  # rows priced at once
 
 
 def estimate_file(
-    path: Path, out: Path, *, fold: str | None = None, progress: Callable[[int, int], None] | None = None
+    path: Path,
+    out: Path,
+    *,
+    fold: str | None = None,
+    progress: Callable[[int, int], None] | None = None,
+    other: Other | None = None,
 ) -> tuple[int, int]:
     """Writes the CSV file ``path`` with answers to ``out``; returns the number of rows and of failed rows.
 
-    Unknown columns are copied after the known ones.
+    Unknown columns are copied after the known ones. ``other`` answers rows of other models than these laws price.
 
     Raises:
         SpecError: The file cannot be read as a table, or lacks a column.
@@ -62,7 +68,7 @@ def estimate_file(
     answers: list[dict[str, object]] = []
     for start in range(0, len(rows), BLOCK):
         with _no_collection():
-            answers += estimate_rows(rows[start : start + BLOCK], fold=fold)
+            answers += estimate_rows(rows[start : start + BLOCK], fold=fold, other=other)
         if progress is not None:
             progress(len(answers), len(rows))
     write_rows(out, answers, (*ASKED, *own, *ANSWERED))
@@ -81,12 +87,17 @@ def _no_collection() -> Iterator[None]:
             gc.enable()
 
 
-def estimate_rows(rows: Sequence[Mapping[str, str]], *, fold: str | None = None) -> list[dict[str, object]]:
+def estimate_rows(
+    rows: Sequence[Mapping[str, str]], *, fold: str | None = None, other: Other | None = None
+) -> list[dict[str, object]]:
     """The rows in order, with their answers. ``error`` is the reason why a row has no answer, else empty."""
     answers: list[dict[str, object]] = [{**row, "error": ""} for row in rows]
     requests: list[Request] = []
     places: list[int] = []
     for i, row in enumerate(rows):
+        if other is not None and (told := other(row)) is not None:
+            answers[i] |= told
+            continue
         try:
             requests.append(request_of(row))
             places.append(i)
