@@ -45,6 +45,8 @@ def speeds_of(sheet: DeviceProfile, dtype: str) -> SheetSpeeds:
     notes = []
     if used != dtype:
         notes.append(f"{sheet.name} lists no rate in {dtype}; the graph is priced in {used}")
+    if any(engine.part == "npu" for engine in sheet.engines) and len({engine.part for engine in sheet.engines}) > 1:
+        notes.append(f"priced on {sheet.name}'s GPU or CPU, not on its NPU, whose rates for files are not fitted")
     if sheet.launch_overhead is None:
         notes.append(f"the cost of starting an operator is assumed to be {1e6 * CALL_S[sheet.kind]:.0f} us")
     call_s = CALL_S[sheet.kind] if sheet.launch_overhead is None else sheet.launch_overhead_s
