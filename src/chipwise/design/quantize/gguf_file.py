@@ -112,6 +112,8 @@ def quantize_gguf(
 ) -> QuantisedGguf:
     """See :func:`chipwise.quantize`."""
     limits = _limits(tpot, memory)
+    if weights is not None and limits:
+        raise SpecError("one format has one size and time: leave the limit or the format out", field="format")
     texts = text_files(data)
     kind = None if weights is None else _format(weights)
     ggml()  # refuses early where no llama.cpp is installed
@@ -264,6 +266,8 @@ class GgufRun:
         chosen = self.choose(limits) if kind is None else self._uniform(kind)
         promise = self.promise("chosen" if kind is None else f"all {kind}", chosen, limits)
         rival = min((each for each in stock.values() if each.keeps), key=lambda each: each.predicted_loss, default=None)
+        if kind is not None:
+            rival = min(stock.values(), key=lambda each: abs(each.size_bytes - promise.size_bytes), default=None)
         found = QuantisedGguf(
             source=str(self.file.path),
             file=None,
@@ -483,7 +487,7 @@ def _verdict(
     less = units.show(abs(1 - chosen.loss / rival.loss), "share", digits=2)
     if asked:
         word = "less" if chosen.loss < rival.loss else "more"
-        return f"one format, as asked: {less} {word} divergence than {rival.name}", False
+        return f"one format, as asked: {less} {word} divergence than {rival.name}, the stock mix of nearest size", False
     slower = chosen.step_s is not None and not chosen.keeps
     if slower or float(gain.mean()) <= 2 * error:
         why = "the measured time breaks the limit" if slower else "its divergence is not less beyond the error"

@@ -195,7 +195,8 @@ class _Passes:
             x_BTD = self._load(f"input-{number}").requires_grad_()
             out_BTD = self.decoder.run(module, number, x_BTD)
             last = number == self.layers - 1
-            torch.autograd.backward(out_BTD, self._load("gradient" if last else f"gradient-{number + 1}"))
+            above = "gradient" if last else f"gradient-{number + 1}"
+            torch.autograd.backward(out_BTD, self._load(above))
         found = {}
         for place, name in places.items():
             given, out = seen[place]
@@ -207,7 +208,8 @@ class _Passes:
         if x_BTD.grad is not None:
             self._keep(f"gradient-{number}", x_BTD.grad)
         write_json(self._path(f"layer-{number}"), found)
-        self._array(f"input-{number}").unlink()
+        for used in (f"input-{number}", above):
+            self._array(used).unlink()
 
     def _matrix(self, weight_RK: Tensor, x_NK: Tensor, g_NR: Tensor) -> dict[str, object]:
         importance = x_NK.square().mean(0)
