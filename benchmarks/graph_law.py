@@ -3,7 +3,8 @@
     python benchmarks/graph_law.py graph-law-epyc-ort1.31.1-2026-11-26.csv --room ROOM   # writes the table
     python benchmarks/graph_law.py benchmarks/graph-law-epyc-ort1.31.1-2026-11-26.csv [--write]
 
-The table is written from the files, whole-model times and profiles that ``graph_files.py`` left in ROOM.
+The table is written from ROOM: ``files``, the folder of ``graph_files.py``, and ``measured.csv`` and ``operators.csv``,
+the tables of ``graph_times.py``.
 
 A row of the table is a whole model (class "pass", seconds of one thread) or the profiled operators of one class in it,
 with their amounts of work (``predict.graphs.law``). A fit is non-negative least squares on relative errors, robust
@@ -16,7 +17,6 @@ from __future__ import annotations
 
 import argparse
 import csv
-import importlib
 import json
 import math
 import re
@@ -31,6 +31,7 @@ from scipy.optimize import nnls
 from chipwise.model.graphs.graph import Graph
 from chipwise.model.graphs.read import read_graph
 from chipwise.predict.graphs.law import DATA, amounts_of, sums_of
+from graph_files import models as files_of
 from provenance import stamp
 
 OUTPUT = Path(__file__).parents[1] / "src/chipwise/predict/data" / DATA.name
@@ -67,7 +68,7 @@ class Model:
 
 
 def gather(room: Path, out: Path) -> None:
-    """Writes the table from files, ``measured.csv`` and ``operators.csv`` that ``graph_files.py`` left in ``room``."""
+    """Writes the table from files, ``measured.csv`` and ``operators.csv`` in ``room``."""
     csv.field_size_limit(2**31 - 1)
     with (room / "measured.csv").open(encoding="utf-8") as stream:
         times = {row["model"]: row for row in csv.DictReader(stream)}
@@ -79,9 +80,7 @@ def gather(room: Path, out: Path) -> None:
     with out.open("w", newline="", encoding="utf-8") as stream:
         writer = csv.writer(stream, lineterminator="\n")
         writer.writerow(("model", "family", "class", "seconds", "flops", "bytes", "amounts"))
-        for model in sorted(
-            importlib.import_module("graph_files").models(room / "files"), key=lambda model: model.name
-        ):
+        for model in sorted(files_of(room / "files"), key=lambda model: model.name):
             if model.name not in times:
                 continue
             graph = read_graph(model.path, model.shapes, model.values)
@@ -235,7 +234,7 @@ def main() -> None:
     """Prints the errors; writes the constants."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("table", type=Path)
-    parser.add_argument("--room", type=Path, help="write the table from this folder of graph_files.py")
+    parser.add_argument("--room", type=Path, help="write the table from the files and times in this folder")
     parser.add_argument("--write", action="store_true", help="bundle the constants")
     asked = parser.parse_args()
     if asked.room is not None:
