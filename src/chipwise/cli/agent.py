@@ -29,7 +29,13 @@ def command(
     chipwise init agent && chipwise agent agent.yaml
     """
     found = api.agent_loop(loop)
-    json_of(found.to_dict() | {"rows": found.rows()}) if as_json else _print(found)
+    if as_json:
+        p99 = found.p99_s
+        json_of(
+            found.to_dict() | {"rows": found.rows(), "p99_s": {"value": p99.value, "low": p99.low, "high": p99.high}}
+        )
+    else:
+        _print(found)
 
 
 def _print(found: answers.LoopCost) -> None:

@@ -50,6 +50,7 @@ class LoopPart:
     new: int = 1
     calls: int = 1  # calls per turn
     time: str | None = None  # time of a part without a model, such as 20 ms
+    time_p99: str | None = None  # its P99; without it, this part takes the same time in every turn
     instead: dict[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -63,6 +64,14 @@ class LoopPart:
             seconds = units.parse_field(self.time, "time", "time")
             if not 0 < seconds <= MOST_S:
                 raise SpecError(f"must be above zero and at most {MOST_S:,.0f} s, not {self.time!r:.40}", field="time")
+        if self.time_p99 is not None:
+            if self.time is None:
+                raise SpecError("is the P99 of a measured time; give its median as time", field="time_p99")
+            p99_s = units.parse_field(self.time_p99, "time", "time_p99")
+            if not units.parse_field(self.time, "time", "time") <= p99_s <= MOST_S:
+                raise SpecError(
+                    f"must be at least the median of {self.time}, not {self.time_p99!r:.40}", field="time_p99"
+                )
         for name, values in self.instead.items():
             if name not in CHOICES or (self.time is not None and name != "calls"):
                 raise SpecError(
@@ -139,6 +148,9 @@ class PartCost:
     turn_s: Predicted
     ttft_s: float | None = None
     tpot_s: float | None = None
+    above_s: Predicted = field(
+        default_factory=lambda: Predicted(value=0.0, low=0.0, high=0.0)
+    )  # P99 less P50, in a turn
 
     def new_within(self, seconds: float) -> int | None:
         """New tokens per call that can be generated in this time; None for parts that do not generate."""
@@ -169,6 +181,15 @@ class LoopCost(Result):
     notes: tuple[str, ...] = ()
 
     @property
+    def p99_s(self) -> Predicted:
+        """P99 of a turn in seconds. Parts vary independently, so what their P99s add to their medians adds in squares.
+
+        It is less than the sum of the parts' P99s, which would need all of them to be slow in the same turn.
+        """
+        above = combined(lambda *each: math.hypot(*each), *(cost.above_s for cost in self.parts))
+        return combined(lambda seconds, more: seconds + more, self.total, above)
+
+    @property
     def largest(self) -> PartCost:
         """The part that takes most of the turn."""
         return max(self.parts, key=lambda cost: cost.turn_s.value)
@@ -183,7 +204,9 @@ class LoopCost(Result):
         held = "fits" if self.fits else "does not fit"
         share = units.show(self.largest.turn_s.value / self.total.value, "share", digits=2)
         budget = units.show(self.loop.budget_s, "time")
-        return f"a turn takes {shown} and {held} into {budget}; {self.largest.part.name} takes {share} of it"
+        p99 = self.p99_s
+        tail = f"P99 {units.span(p99.value, p99.low, p99.high, 'time')}"
+        return f"a turn takes {shown}, {tail}, and {held} into {budget}; {self.largest.part.name} takes {share} of it"
 
     def rows(self) -> list[Mapping[str, object]]:
         """One row per part."""
@@ -276,7 +299,15 @@ def _costs(parts: Sequence[LoopPart]) -> list[PartCost | ChipwiseError]:
         if part.time is not None:
             each = units.parse_field(part.time, "time", f"parts.{part.name}.time")
             seconds = part.calls * each
-            costs.append(PartCost(part=part, turn_s=Predicted(value=seconds, low=seconds, high=seconds)))
+            p99_s = each if part.time_p99 is None else units.parse_field(part.time_p99, "time", "time_p99")
+            above_s = math.sqrt(part.calls) * (p99_s - each)
+            costs.append(
+                PartCost(
+                    part=part,
+                    turn_s=Predicted(value=seconds, low=seconds, high=seconds),
+                    above_s=Predicted(value=above_s, low=above_s, high=above_s),
+                )
+            )
             continue
         answer = next(answers)
         if isinstance(answer, ChipwiseError):
@@ -289,9 +320,22 @@ def _costs(parts: Sequence[LoopPart]) -> list[PartCost | ChipwiseError]:
                 turn_s=_turn_s(part, first, after or Predicted(value=0.0, low=0.0, high=0.0)),
                 ttft_s=first.value,
                 tpot_s=None if after is None else after.value,
+                above_s=_above_s(part, answer.metrics),
             )
         )
     return costs
+
+
+def _above_s(part: LoopPart, metrics: Mapping[str, Predicted]) -> Predicted:
+    """Seconds by which the P99 of a part's calls together exceeds their median."""
+    weights = {"ttft": 1, "tpot": part.new - 1}
+    known = [name for name in weights if f"{name}_p99" in metrics]
+
+    def above(*p99s: float) -> float:
+        each = (weights[name] * (p99 - metrics[f"{name}_p50"].value) for name, p99 in zip(known, p99s, strict=True))
+        return math.sqrt(part.calls) * math.hypot(*(max(seconds, 0.0) for seconds in each))
+
+    return combined(above, *(metrics[f"{name}_p99"] for name in known))
 
 
 def _turn_s(part: LoopPart, prefill: Predicted, step: Predicted) -> Predicted:

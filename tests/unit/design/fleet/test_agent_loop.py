@@ -35,6 +35,31 @@ def test_parts_and_their_calls_add() -> None:
     assert both.largest.part.name == ("think" if 2 * one.total.value > 0.09 else "act")
 
 
+def test_the_p99_of_a_turn_adds_what_exceeds_the_medians_in_squares() -> None:
+    """Measured parts by hand: 3 s and 4 s above their medians make 5; four calls of one part double what one adds."""
+    sense = {"name": "sense", "time": "1 s", "time_p99": "4 s"}
+    act = {"name": "act", "time": "2 s", "time_p99": "6 s"}
+    assert price_loop(loop(sense, act)).p99_s.value == pytest.approx(3 + 5)  # the sum of both P99s is 10
+    assert price_loop(loop({**sense, "calls": 4})).p99_s.value == pytest.approx(4 + 2 * 3)
+    assert price_loop(loop({"name": "fixed", "time": "1 s"})).p99_s.value == pytest.approx(1)
+    found, alone = price_loop(loop(THINK)), api.estimate("Qwen/Qwen3-0.6B", device="l4", prompt=200, new=20).metrics
+    above = [alone[f"{name}_p99"].value - alone[f"{name}_p50"].value for name in ("ttft", "tpot")]
+    assert found.p99_s.value == pytest.approx(found.total.value + (above[0] ** 2 + (19 * above[1]) ** 2) ** 0.5)
+
+
+@pytest.mark.parametrize(
+    ("part", "said"),
+    [
+        ({**THINK, "time_p99": "1 s"}, "time_p99.*is the P99 of a measured time"),
+        ({"name": "act", "time": "2 s", "time_p99": "1 s"}, "time_p99.*must be at least the median of 2 s"),
+        ({"name": "act", "time": "2 s", "time_p99": "soon"}, "time_p99"),
+    ],
+)
+def test_a_p99_that_cannot_be_is_refused(part: dict[str, Any], said: str) -> None:
+    with pytest.raises(SpecError, match=said):
+        loop(part)
+
+
 def test_what_fits_is_told_by_the_parts_own_times() -> None:
     """So many new tokens fit, and one more does not; the same of calls."""
     other = {"name": "act", "time": "30 ms"}
