@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from chipwise.design.fleet import load_tests
     from chipwise.design.fleet.agent_loop import LoopCost, PartCost
     from chipwise.design.fleet.answer import FleetPlan
-    from chipwise.design.fleet.bill import Bill
+    from chipwise.design.fleet.bill import Bill, Month
     from chipwise.design.fleet.plan_page import write_plan_page, write_simulation
     from chipwise.design.fleet.simulating import Simulation
     from chipwise.design.limits import METRICS, Constraint

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import groupby
 from pathlib import Path
 from typing import Annotated
 
@@ -44,14 +45,20 @@ def command(
     json_of(found) if as_json else _print(found)
 
 
+def _cells(month: answers.Month) -> tuple[str, ...]:
+    """A month's row without its number; equal months share one row."""
+    prices = (month.rent_usd, month.purchase_usd, month.electricity_usd)
+    shown = ("unknown" if price is None else f"${price:,.0f}" for price in prices)
+    return f"{units.number(month.load)} x", f"{month.devices:,}", *shown
+
+
 def _print(found: answers.Bill) -> None:
     say(found.headline(), bold=True)
     heads = ("month", "load", "machines", "rent", "purchases", "electricity")
     table = Table(columns=[Column(head=head, right=True) for head in heads])
-    for each in found.months:
-        prices = (each.rent_usd, each.purchase_usd, each.electricity_usd)
-        shown = ("unknown" if price is None else f"${price:,.0f}" for price in prices)
-        table.add(str(each.month), f"{units.number(each.load)} x", f"{each.devices:,}", *shown)
+    for cells, months in groupby(found.months, key=_cells):
+        numbers = [each.month for each in months]
+        table.add(f"{numbers[0]} to {numbers[-1]}" if len(numbers) > 1 else str(numbers[0]), *cells)
     print_table(table)
     for note in found.notes:
         say(f"note: {note}")

@@ -90,10 +90,14 @@ class Bill(Result):
         """The first month, the last, and the break-even."""
         first, last = self.months[0], self.months[-1]
         parts = []
-        if first.rent_usd is not None and last.rent_usd is not None:
-            parts.append(f"rent ${first.rent_usd:,.0f} in month 1 and ${last.rent_usd:,.0f} in month {last.month}")
-        if first.electricity_usd is not None and last.electricity_usd is not None:
-            parts.append(f"electricity ${first.electricity_usd:,.0f} and ${last.electricity_usd:,.0f}")
+        for name, before, after in (
+            ("rent", first.rent_usd, last.rent_usd),
+            ("electricity", first.electricity_usd, last.electricity_usd),
+        ):
+            if before is None or after is None:
+                continue
+            grown = "" if round(before) == round(after) else f" at first, ${after:,.0f} in month {last.month}"
+            parts.append(f"{name} ${before:,.0f} a month{grown}")
         if self.break_even is not None:
             parts.append(f"buying is cheaper from month {self.break_even} on")
         elif first.owning_usd is not None and first.rent_usd is not None:
