@@ -4,7 +4,8 @@
 
 The constants were fitted to whole models and their profiled operators on one core (``benchmarks/graph_law.py``). On
 another chip an amount in FLOPs scales with its peak, one in bytes with its bandwidth, one in calls with the cost of a
-call, each relative to the core of the fit. So a class keeps its share of the peak, and its share of the bandwidth.
+call, each relative to the core of the fit. So a class keeps its share of the peak, and its share of the bandwidth. A
+view, such as ``Flatten``, starts nothing on the chip and costs the same everywhere.
 """
 
 from __future__ import annotations
@@ -37,6 +38,7 @@ BLOCKED_AXES = 4  # batch, channels and two of space; other ranks have no blocke
 QUANTISED = ("conv", "pointwise conv", "grouped conv", "depthwise conv", "matmul", "batched matmul", "recurrent")
 CALLS, FLOPS, BYTES = "calls", "flops", "bytes"
 """Units of amounts, which are the last words of their names."""
+VIEW = f"view {CALLS}"  # starts no kernel: the runtime's own time
 Amounts = Mapping[str, float]
 
 
@@ -90,6 +92,8 @@ class GraphLaw:
             scale = self.reference.peak(own) / speeds.peak(dtype)
         elif unit == BYTES:
             scale = self.reference.bytes_per_s / speeds.bytes_per_s
+        elif name == VIEW:
+            scale = 1.0
         else:
             scale = speeds.call_s / self.reference.call_s
         return amount * self.seconds.get(name, 0.0) * scale
@@ -121,7 +125,7 @@ def amounts_of(op: GraphOp) -> Counter[str]:
     """
     found: Counter[str] = Counter()
     if op.kind == "view":
-        found[f"view {CALLS}"] = op.runs
+        found[VIEW] = op.runs
         return found
     found[f"node {CALLS}"] = 1
     if op.kind in QUANTISED and _quantised(op.dtype):

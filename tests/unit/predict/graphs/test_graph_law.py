@@ -59,6 +59,11 @@ def test_a_chip_twice_as_fast_in_everything_halves_the_time() -> None:
     assert fast == pytest.approx(slow / 2)
 
 
+def test_a_view_starts_no_kernel_and_costs_the_same_on_all_chips() -> None:
+    view = replace(ADD, op_type="Flatten", kind="view", flops=0, read_bytes=0, write_bytes=0)
+    assert law().seconds_of(view, chip(0.1).speeds) == law().seconds_of(view, chip().speeds)
+
+
 def test_the_pass_is_the_sum_of_its_operators_and_one_call() -> None:
     here = chip()
     seconds = [each.seconds for each in operators_on(GRAPH, here)]
