@@ -16,11 +16,8 @@ from collections.abc import Callable, Mapping
 from importlib.metadata import version
 from pathlib import Path
 
-import timm
 import torch
-import torchvision
 import transformers
-import ultralytics
 from torch.utils.flop_counter import FlopCounterMode
 
 LICENCES = {
@@ -199,6 +196,8 @@ def ids(count: int) -> tuple[torch.Tensor, ...]:
 
 def of_torchvision(name: str) -> Built:
     """A model of torchvision."""
+    import torchvision
+
     made = torchvision.models
     if name in SEGMENTATION:
         return made.get_model(name, weights=None, weights_backbone=None), image(320)
@@ -211,12 +210,18 @@ def of_torchvision(name: str) -> Built:
 
 def of_timm(name: str) -> Built:
     """A model of timm at its usual size."""
+    import timm
+
     model = timm.create_model(name, pretrained=False, exportable=True)
     return model, image(model.default_cfg["input_size"][-1])
 
 
 def of_ultralytics(name: str) -> Built:
     """A model of ultralytics for export, at 320 × 320."""
+    import ultralytics
+
+    if name == "rtdetr-l":
+        return _exporting(ultralytics.RTDETR(f"{name}.yaml").model), image(320)
     model = ultralytics.YOLO(f"{name}.yaml").model.float()
     for module in model.modules():
         if hasattr(module, "export"):
@@ -268,7 +273,7 @@ def builders() -> Mapping[str, tuple[str, Callable[[], Built]]]:
     for package, names, build in groups:
         for name, family in names.items():
             made[f"{package}/{name}"] = (family, lambda name=name, build=build: build(name))
-    made["ultralytics/rtdetr-l"] = ("detr", lambda: (_exporting(ultralytics.RTDETR("rtdetr-l.yaml").model), image(320)))
+    made["ultralytics/rtdetr-l"] = ("detr", lambda: of_ultralytics("rtdetr-l"))
     made["transformers/whisper-encoder"] = ("whisper", whisper)
     made["transformers/detr"] = ("detr", detr)
     made["torch/lstm"] = ("recurrent", lambda: (Tagger(torch.nn.LSTM), ids(100)))

@@ -104,7 +104,8 @@ _WRITTEN: tuple[tuple[str, str], ...] = (
 """Patterns of other spellings, and what they mean; ``_meant`` reads the right side."""
 _LETTER = {"2": "q2_k", "8": "q8_0"}
 _MIX = {"3": "q3_k_l", "4": "q4_k_m", "5": "q5_k_m", "6": "q6_k"}
-_NEAREST = ((2.8, "q2_k_block"), (3.3, "iq3_xxs"), (4.4, "int4_g128"), (5.6, "q5_k"), (7.0, "q6_k"), (99.0, "int8"))
+_NEAREST = ((2.8, "q2_k_block"), (3.3, "iq3_xxs"), (4.4, "int4_g128"), (5.6, "q5_k"), (7.0, "q6_k"), (8.0, "int8"))
+_INTEGERS = ("2", "3", "4", "5", "6", "8")  # bits of stored integers
 
 
 Size: TypeAlias = "int | float | AnyArray"  # a number, or an array of them; commands load this without numpy
@@ -268,8 +269,10 @@ def _meant(meaning: str, plain: str, digits: str) -> str | None:
             return _MIX[digits or "6"]
         case "mlx{0}":
             return f"mlx_{digits}bit" if f"mlx_{digits}bit" in FORMATS else None
+        case "int{0}" if digits not in _INTEGERS:
+            return None
         case "bits{0}" | "int{0}" if digits not in ("4", "8"):
-            return next(name for most, name in _NEAREST if float(digits) <= most)
+            return next((name for most, name in _NEAREST if float(digits) <= most), None)
         case "int4" | "bits{0}" | "int{0}" if digits in ("", "4"):
             return "int4_g32" if size is not None and size[1] == "32" else "int4_g128"
         case "bits{0}" | "int{0}":

@@ -108,7 +108,7 @@ def spellings(name: str) -> list[str]:
     """Other ways to write a name: with points in its numbers, and without ``v`` before a release; none of them itself.
 
     >>> spellings("qwen3_0_6b"), spellings("Llama-v3.2-1B-Instruct")
-    (['qwen3.0_6b', 'qwen3_0.6b'], ['llama-3.2-1b-instruct'])
+    (['qwen3.0_6b', 'qwen3_0.6b', 'qwen3.0.6b'], ['llama-3.2-1b-instruct'])
     """
     low = name.lower()
     places = [found.start() for found in re.finditer(r"(?<=\d)_(?=\d)", low)][:MOST_POINTS]
