@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import cached_property
 from pathlib import Path
 
 import numpy as np
@@ -201,23 +201,21 @@ class Search(StoredRun):
             screened = screen(self.space, metrics, limits, seed=spec.seed)
         self._remember_screened(screened)
         self._phase("choosing the reference design")
-        make_chooser = partial(
-            Chooser,
+        references = reference_designs(self.trials, spec, target, measurer=measurer, others=others)
+        pace = spec.task_settings.latency_metric
+        limits = (*limits, *no_slower_than(references, spec.limits, measured=target.measures, pace=pace))
+        chooser = Chooser(
             self.space,
             screened,
             metrics,
             spec.goals,
+            limits,
             final=self.allowance.final,
             in_tokens=self.allowance.unit == "tokens",
             bytes_per_token=lambda rows: data.bytes_per_token(self.space, rows),
             law=spec.task_settings.law,
             seed=spec.seed,
         )
-        law = make_chooser(limits=limits).law_of if self.allowance.alone else None
-        references = reference_designs(self.trials, spec, target, measurer=measurer, others=others, law=law)
-        pace = spec.task_settings.latency_metric
-        limits = (*limits, *no_slower_than(references, spec.limits, measured=target.measures, pace=pace))
-        chooser = make_chooser(limits=limits)
         if self.allowance.alone:
             usual = spec.task_settings.references(spec.space)
             chooser.stay_around([item.notes.choices for item in references], usual)

@@ -3,15 +3,14 @@
 Its proportions are the task's (``training/tasks/``), such as those of Llama. Of the designs that the cost model
 predicts within the limits, the largest that the training budget can still train is chosen. For each family (such as a
 vocabulary) the largest one that is measured within the limits gets the same first training as every candidate, and the
-best of them the same full training as the finalists. A budget for one model has one reference design, of the family
-that the law of quality finds best, and does not train it.
+best of them the same full training as the finalists.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Hashable, Mapping
-from itertools import islice
+from collections.abc import Hashable, Iterator, Mapping
+from itertools import groupby
 
 from chipwise.design.limits import total_penalty
 from chipwise.design.phases.limits import HEADROOM, within
@@ -22,6 +21,7 @@ from chipwise.design.run.spec import RunSpec
 from chipwise.design.run.trials import Candidate, Trials
 from chipwise.design.targets.chance import Bounds, kept, values_of
 from chipwise.design.targets.target import Target
+from chipwise.model.arch.design import Design
 from chipwise.model.space.designs import design_of
 
 LEAST_TOKENS = 0.25  # least training tokens per parameter
@@ -45,34 +45,16 @@ def most_parameters(allowance: Allowance) -> float:
 
 
 def reference_designs(
-    trials: Trials,
-    spec: RunSpec,
-    target: Target,
-    *,
-    measurer: Measurer,
-    others: OtherDevices | None = None,
-    law: Callable[[Mapping[str, object]], float] | None = None,
+    trials: Trials, spec: RunSpec, target: Target, *, measurer: Measurer, others: OtherDevices | None = None
 ) -> list[Candidate]:
     """The largest reference design of each family (such as a vocabulary) that is measured within the limits.
 
     Trials that have already started are continued.
-
-    Args:
-        trials: The run's trials.
-        spec: The run file.
-        target: The target.
-        measurer: Measures designs on the target.
-        others: Other devices whose limits hold.
-        law: Expected loss of a design, if one design of the most promising family is enough.
     """
     asked = spec.task_settings
-    families = list(dict.fromkeys(asked.family(choices) for choices in asked.references(spec.space)))
-    if law is not None:
-        first = {family: next(iter(_largest_first(spec, target, family)), None) for family in families}
-        expected = {family: law(pair[0]) for family, pair in first.items() if pair is not None}
-        families = sorted(expected, key=lambda family: expected[family])
+    families = dict.fromkeys(asked.family(choices) for choices in asked.references(spec.space))
     found = (largest_within(trials, spec, target, family, measurer=measurer, others=others) for family in families)
-    return list(islice((item for item in found if item is not None), None if law is None else 1))
+    return [item for item in found if item is not None]
 
 
 def largest_within(
@@ -125,11 +107,12 @@ def _earlier(trials: Trials, choices: Mapping[str, object]) -> Candidate | None:
 
 def _largest_first(
     spec: RunSpec, target: Target, family: Hashable
-) -> list[tuple[Mapping[str, object], Mapping[str, Bounds]]]:
+) -> Iterator[tuple[Mapping[str, object], Mapping[str, Bounds]]]:
     """Designs predicted within the limits, most parameters first; the faster first among equal ones.
 
     Designs that also keep the soft limits come before all others; those too large for their training come last, the
-    smallest first. Each measurement corrects later predictions.
+    smallest first. Each measurement corrects later predictions. Without soft limits designs are predicted only as far
+    as they are asked for, since a family may have a thousand.
     """
     most = most_parameters(spec.allowance)
     limits = (*spec.limits, *target.limits)
@@ -139,15 +122,19 @@ def _largest_first(
             return within(limits, values_of(predicted), headroom=HEADROOM)
         return kept(limits, predicted, {}, spec.confidence_share)
 
-    fitting: list[tuple[bool, bool, int, float, int, Mapping[str, object], Mapping[str, Bounds]]] = []
-    for choices in spec.task_settings.references(spec.space):
-        if spec.task_settings.family(choices) != family:
-            continue
-        design = design_of(choices, spec=spec.space, name="baseline")
-        predicted = target.predict(design)
-        values = values_of(predicted)
-        if fits(predicted):
-            beyond, size = total_penalty(spec.limits, values) > 0, design.arch.parameters()
-            order = (beyond, size > most, size if size > most else -size, values[spec.task_settings.latency_metric])
-            fitting.append((*order, len(fitting), choices, predicted))
-    return [(choices, predicted) for *_, choices, predicted in sorted(fitting)]
+    def size_order(item: tuple[Mapping[str, object], Design]) -> tuple[bool, int]:
+        size = item[1].arch.parameters()
+        return size > most, size if size > most else -size
+
+    asked = (one for one in spec.task_settings.references(spec.space) if spec.task_settings.family(one) == family)
+    sized = sorted(((one, design_of(one, spec=spec.space, name="baseline")) for one in asked), key=size_order)
+    soft = any(not limit.hard for limit in spec.limits)
+    for _, group in groupby(sized, key=(lambda item: (False, 0)) if soft else size_order):
+        fitting = []
+        for number, (choices, design) in enumerate(group):
+            predicted = target.predict(design)
+            if fits(predicted):
+                values = values_of(predicted)
+                beyond, latency_s = total_penalty(spec.limits, values) > 0, values[spec.task_settings.latency_metric]
+                fitting.append((beyond, *size_order((choices, design)), latency_s, number, choices, predicted))
+        yield from ((choices, predicted) for *_, choices, predicted in sorted(fitting, key=lambda row: row[:5]))

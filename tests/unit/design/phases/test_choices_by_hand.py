@@ -635,8 +635,19 @@ def test_reference_designs_are_tried_in_the_order_of_what_their_training_fills(m
 
     for measures in (True, False):
         target = SimpleNamespace(measures=measures, limits=(), predict=predict)
-        found = reference_design._largest_first(spec, target, "a")  # type: ignore[arg-type]
+        found = list(reference_design._largest_first(spec, target, "a"))  # type: ignore[arg-type]
         assert [name for name, _ in found] == [
             *("large", "large but slower", "small", "too large", "far too large", "pays", "pays and is small")
         ]
         assert found[0][1] == predict(SimpleNamespace(name="large"))
+
+    predicted: list[str] = []
+    spec.limits = ()  # without soft limits only designs as large as the first one are predicted
+
+    def counted(design: Any) -> dict[str, tuple[float, float, float]]:
+        predicted.append(design.name)
+        return predict(design)
+
+    target = SimpleNamespace(measures=True, limits=(), predict=counted)
+    assert next(reference_design._largest_first(spec, target, "a"))[0] == "pays"  # type: ignore[arg-type]
+    assert predicted == ["pays"]

@@ -471,12 +471,6 @@ def test_each_family_has_its_reference_design_where_one_keeps_the_limits(monkeyp
     found: Any = reference_design.reference_designs(None, spec, None, measurer=None)  # type: ignore[arg-type]
     assert found == ["largest of b", "largest of c"]
 
-    monkeypatch.setattr(reference_design, "_largest_first", lambda spec, target, family: [({"family": family}, {})])
-    expected = {"a": 1.0, "b": 3.0, "c": 2.0}  # the best family has no design within the limits
-    asked_law = lambda choices: expected[choices["family"]]  # noqa: E731
-    one: Any = reference_design.reference_designs(None, spec, None, measurer=None, law=asked_law)  # type: ignore[arg-type]
-    assert one == ["largest of c"]
-
 
 def test_what_a_budget_was_and_what_of_it_was_used(monkeypatch) -> None:
     monkeypatch.setattr(run_record, "charged", lambda items, allowance: 7.0 * len(items))
