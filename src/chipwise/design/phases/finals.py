@@ -30,9 +30,9 @@ from chipwise.core.files import build, storage, write_atomic
 from chipwise.deploy.export.exporters import export_for, suffix_of
 from chipwise.deploy.export.onnx import export
 from chipwise.deploy.measure.measurement import Measurement
-from chipwise.design.limits import DERIVED, TIMED, broken, soft_limit_on_latency
+from chipwise.design.limits import TIMED, broken, soft_limit_on_latency
 from chipwise.design.phases.going_on import seed_of
-from chipwise.design.phases.limits import within, worst_excess
+from chipwise.design.phases.limits import as_good_but_faster, within, worst_excess
 from chipwise.design.phases.matrix_formats import chosen_by_matrix, select_formats
 from chipwise.design.phases.measuring import loudness_of, measurement_notes
 from chipwise.design.phases.other_devices import OtherDevices
@@ -50,7 +50,6 @@ from chipwise.model.blocks.quantize import Packing
 from chipwise.model.walk.calibration import AUTO, Judge, choose, quantiser
 from chipwise.training.tasks.protocol import Exported, Losses, TaskData
 
-CLEARLY = 0.9  # an equally good design wins if it takes at most this share of the best one's time
 ROUNDS = 5  # most rounds of measuring on a busy machine
 ROUNDS_S = 120.0  # wall-clock seconds after which no further round begins
 PAUSE_S = (0.0, 3.0, 10.0, 20.0)  # waiting time before each further round, for the machine to become quiet
@@ -174,18 +173,8 @@ class Finals:
         traded = soft_limit_on_latency(self._spec.limits)  # a soft limit already trades time for quality
         left = items if traded else no_slower or items
         fewest = min(left, key=lambda item: (self._counted(item), item.number))
-        return fewest if traded else self._as_good_but_faster(left, fewest)
-
-    def _as_good_but_faster(self, items: Sequence[Candidate], fewest: Candidate) -> Candidate:
-        """The fastest of ``items`` that are clearly faster than ``fewest`` and as good within the noise of seeds."""
-        seconds, asked = self._seconds(fewest), self._spec.task_settings
-        paces = {asked.latency_metric, *DERIVED}
-        if seconds is None or not any(goal.metric in paces for goal in self._spec.goals):
-            return fewest
-        enough = self._counted(fewest) * math.exp(asked.metric.seed_sd)
-        as_good = [(self._seconds(item), item) for item in items if self._counted(item) <= enough]
-        faster = [(own, item.number, item) for own, item in as_good if own is not None and own <= CLEARLY * seconds]
-        return min(faster)[2] if faster else fewest
+        faster = as_good_but_faster(self._spec, left, fewest, loss=self._counted, seconds=self._seconds)
+        return next(iter(faster), fewest)
 
     def _seconds(self, item: Candidate) -> float | None:
         """Measured time per token or request; predicted if the target cannot measure."""

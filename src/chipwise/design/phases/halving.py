@@ -166,6 +166,7 @@ class Trainer(Protocol):
 Propose = Callable[
     [int, Sequence[Observation], Sequence[Sequence[int]]], Rows
 ]  # (number of candidates, trainings, taken rows) -> rows
+Faster = Callable[[Sequence[Candidate], Candidate, Callable[[Candidate], float]], Sequence[Candidate]]
 
 
 class Halving:
@@ -185,6 +186,8 @@ class Halving:
         penalty_factor: Factor on a candidate's bits per byte: 1, or more if soft limits are exceeded.
         allowance: The budget of trainings, its unit, and the length of a full one.
         left: Remaining budget of trainings. Default: no limit.
+        faster: Of candidates those that are as good as another one and clearly faster, fastest first; given their
+            losses. Default: none.
     """
 
     def __init__(
@@ -203,12 +206,13 @@ class Halving:
         penalty_factor: Callable[[Candidate], float] = lambda item: 1.0,
         allowance: Allowance,
         left: Callable[[], float] = lambda: math.inf,
+        faster: Faster = lambda items, best, loss: [],
     ) -> None:
         self._trials, self._plan, self._chooser, self._trainer = trials, tuple(plan), chooser, trainer
         self._measurer, self._predict, self._workers, self._on_phase = measurer, predict, workers, on_phase
         self._propose = propose or chooser.next
         self._score, self._penalty_factor = score, penalty_factor
-        self._allowance, self._left = allowance, left
+        self._allowance, self._left, self._faster = allowance, left, faster
         self._trained, self._used = 0.0, 0.0  # charge of finished trainings, and their total cost
 
     def explore(self, references: Sequence[Candidate]) -> None:
@@ -311,7 +315,7 @@ class Halving:
         return found or [min(left, key=self._measurer.beyond)]
 
     def _in_best_format(self, item: Candidate, rung: int) -> Candidate:
-        """A finalist in the format with the lowest loss (with penalties) within the limits.
+        """A finalist in the format with the lowest loss (with penalties) within the limits, or the fastest as good.
 
         The search tries each architecture in one form only. Here the existing training is evaluated with other ways of
         generating images, then with other weight formats.
@@ -321,7 +325,7 @@ class Halving:
         return item
 
     def _in_best_of(self, item: Candidate, rows: Rows, rung: int) -> Candidate:
-        """The best of ``item`` and its variants in other formats."""
+        """The best of ``item`` and its variants in other formats, or the fastest that is as good."""
         others = []
         for row in rows:
             place = tuple(int(i) for i in row)
@@ -337,7 +341,10 @@ class Halving:
         ]
         better.sort(key=self._counted)
         fitting = (self._fresh(other) for other in better if self._measurer.within_limits(other))
-        return next((other for other in fitting if self._counted(other) < self._counted(item)), item)
+        best = next((other for other in fitting if self._counted(other) < self._counted(item)), item)
+        tried = [other for other in map(self._fresh, others) if other.alive and other.after(rung)]
+        faster = self._faster([*tried, item], best, self._counted)
+        return next((self._fresh(other) for other in faster if self._measurer.within_limits(other)), best)
 
     def _counted(self, item: Candidate) -> float:
         """Loss after the longest training, with penalties."""

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from chipwise.core import units
-from chipwise.design.limits import Constraint, broken, soft_limit_on_latency, total_penalty
+from chipwise.design.limits import DERIVED, Constraint, broken, soft_limit_on_latency, total_penalty
 from chipwise.design.run.spec import RunSpec
 from chipwise.design.run.trials import Candidate
 from chipwise.design.targets.chance import Bounds, values_of
 from chipwise.model.arch.design import Design
 
 HEADROOM = 0.85  # share of a P99 limit that may be used before training, because tails vary from day to day
+CLEARLY = 0.9  # an equally good design wins if it takes at most this share of the best one's time
 
 
 def within(limits: Iterable[Constraint], values: Mapping[str, float], *, headroom: float = 1.0) -> bool:
@@ -44,6 +46,31 @@ def no_slower_than(
     cap = max(times)
     text = f"<= {units.show(cap, 'time')} (the reference design's)"
     return (Constraint(metric=pace, op="<=", limit=cap, text=text),)
+
+
+def as_good_but_faster(
+    spec: RunSpec,
+    items: Iterable[Candidate],
+    best: Candidate,
+    *,
+    loss: Callable[[Candidate], float],
+    seconds: Callable[[Candidate], float | None],
+) -> list[Candidate]:
+    """Those of ``items`` that are clearly faster than ``best`` and as good within the noise of seeds, fastest first.
+
+    None if latency is no objective, or if a soft limit already trades time for quality.
+    """
+    own, asked = seconds(best), spec.task_settings
+    paces = {asked.latency_metric, *DERIVED}
+    if own is None or soft_limit_on_latency(spec.limits) or not any(goal.metric in paces for goal in spec.goals):
+        return []
+    enough = loss(best) * math.exp(asked.metric.seed_sd)
+    timed = [(seconds(item), item.number, item) for item in items if loss(item) <= enough]
+    return [
+        item
+        for time_s, _, item in sorted(timed, key=lambda row: (row[0] or own, row[1]))
+        if time_s is not None and time_s <= CLEARLY * own
+    ]
 
 
 def penalty_factor(

@@ -20,7 +20,7 @@ from chipwise.design.phases.findings import explain_answer
 from chipwise.design.phases.going_on import seed_of
 from chipwise.design.phases.halving import Halving, Propose, Rung
 from chipwise.design.phases.kit_return import record
-from chipwise.design.phases.limits import no_slower_than, penalty_factor
+from chipwise.design.phases.limits import as_good_but_faster, no_slower_than, penalty_factor
 from chipwise.design.phases.measurement_choice import measure_front
 from chipwise.design.phases.measuring import CandidateMeasurer
 from chipwise.design.phases.other_devices import AcrossDevices, OtherDevices
@@ -302,6 +302,9 @@ class Search(StoredRun):
             penalty_factor=penalty_factor(spec, self.others.predict),
             allowance=self.allowance,
             left=lambda: self.budget.left,
+            faster=lambda items, best, loss: as_good_but_faster(
+                spec, items, best, loss=loss, seconds=lambda item: item.costs.get(spec.task_settings.latency_metric)
+            ),
         )
 
     def _measure_candidates(self, ready: Prepared) -> None:

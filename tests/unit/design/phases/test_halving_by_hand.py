@@ -143,6 +143,7 @@ def test_other_forms_of_a_finalist_are_trials_once_and_the_first_better_one_that
     trained: list[Any] = []
     found = halving(_trials=Held(), _predict=lambda rows: f"of {rows.tolist()}")
     found._measurer = SimpleNamespace(within_limits=lambda each: each.number != 2)
+    found._faster = lambda items, best, loss: []
     found.train = lambda items, rung: trained.append(([each.number for each in items], rung))
     rows = np.array([[1], [2], [3], [4], [5]])
     assert found._in_best_of(finalist, rows, 2).number == 1
@@ -152,5 +153,14 @@ def test_other_forms_of_a_finalist_are_trials_once_and_the_first_better_one_that
     assert found._in_best_of(finalist, rows, 2).number == 2
     assert len(added) == 4
     assert found._in_best_of(finalist, rows[3:4], 2).number == 0
+
+    def faster(items: Any, best: Any, loss: Any) -> list[Any]:
+        assert (best.number, [each.number for each in items]) == (2, [1, 2, 4, 0])
+        return [each for number in (4, 1) for each in items if each.number == number and loss(each) <= 2.0]
+
+    found._faster = faster
+    found._measurer = SimpleNamespace(within_limits=lambda each: each.number != 4)  # the fastest breaks a limit
+    assert found._in_best_of(finalist, rows, 2).number == 1
+    found._faster = lambda items, best, loss: []
     found._penalty_factor = lambda each: 1.2 if each.number == 1 else 1.0  # 1.9 counts as 2.28
     assert found._in_best_of(finalist, rows[:1], 2).number == 0
