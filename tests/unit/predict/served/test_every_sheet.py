@@ -25,14 +25,19 @@ REFUSALS = ("too much", "throughput", "does not")
 
 
 def test_all_sheets_price_models_in_every_runtime() -> None:
-    """Each pair of a sheet and a runtime with one of ten models, taken in turn."""
+    """Every second pair of a sheet and a runtime, at least one of each sheet, with one of ten models in turn."""
     turn = itertools.cycle(MODELS)
+    pairs = [
+        pair
+        for number, name in enumerate(datasheet.names())
+        for pair in [(name, runtime) for runtime in runtimes_for(datasheet.load(name))][number % 2 :: 2] or [(name, "")]
+    ]
     rows = [
         {"model": next(turn), "device": name, "runtime": runtime, "isl": "128", "osl": "16", "batch": "1"}
-        for name in datasheet.names()
-        for runtime in runtimes_for(datasheet.load(name))
+        for name, runtime in pairs
     ]
-    assert len(rows) > 3 * len(datasheet.names())
+    assert {name for name, _ in pairs} == set(datasheet.names())
+    assert len(rows) > 1.5 * len(datasheet.names())
     for row in estimate_rows(rows):
         if row["error"]:
             assert any(word in str(row["error"]) for word in REFUSALS), row

@@ -40,7 +40,7 @@ def test_a_table_answers_every_model_on_every_device_or_says_why_not() -> None:
     rows = [
         {"model": model, "device": device, "isl": "512", "osl": "64"}
         for model in (*MODELS[::12], "deepseek-ai/DeepSeek-V3")  # kept in FP8, which a CPU does not multiply
-        for device in (*datasheet.names()[::4], "epyc-9755")
+        for device in (*datasheet.names()[::8], "epyc-9755")
     ]
     for row in estimate_rows(rows):
         if not row["error"]:
