@@ -18,11 +18,12 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, NoReturn
+from typing import Any, Literal, NoReturn, TypeVar
 
 from chipwise.errors import ChipwiseError, WorkerError
 
 Message = dict[str, Any]
+Request = TypeVar("Request", bound=Mapping[str, object])
 Report = Callable[..., None]
 """Callback by which a job reports progress; its keyword arguments are the fields of a progress event."""
 
@@ -289,6 +290,23 @@ def ask_once(
     if not reply:
         raise WorkerError(f"the {name} gave an unreadable answer: {answer[:100]!r}")
     return reply
+
+
+def answer_once(answer: Callable[[Request], Mapping[str, object]]) -> int:
+    """Computes the reply to the request of :func:`ask_once` on standard input, in the process that it runs.
+
+    What libraries print goes to standard error; a :class:`ChipwiseError` becomes the reply's ``error``. Returns 0.
+    """
+    request: Request = json.load(sys.stdin)
+    reply_to = os.dup(1)
+    os.dup2(2, 1)  # output of libraries must not mix with the reply
+    try:
+        reply = answer(request)
+    except ChipwiseError as error:
+        reply = {"error": str(error)}
+    with os.fdopen(reply_to, "w") as stream:
+        json.dump(reply, stream)
+    return 0
 
 
 def _started(command: Sequence[str], environment: Mapping[str, str]) -> subprocess.Popen[str]:

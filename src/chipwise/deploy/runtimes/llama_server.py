@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import importlib.util
 import json
-import os
 import sys
 import urllib.error
 import urllib.request
@@ -20,8 +19,8 @@ import numpy as np
 
 from chipwise.core.arrays import Float32Array
 from chipwise.core.digest import plain
-from chipwise.core.workers import Message, ask_once
-from chipwise.errors import ChipwiseError, MeasurementError, MissingExtra
+from chipwise.core.workers import Message, answer_once, ask_once
+from chipwise.errors import MeasurementError, MissingExtra
 
 CACHES = {"f32": "GGML_TYPE_F32", "f16": "GGML_TYPE_F16"}
 TIMEOUT_S = 600.0
@@ -203,16 +202,7 @@ def spread(length: int, count: int) -> list[int]:
 
 def main() -> int:
     """Reads a request from standard input and writes its reply."""
-    request: Question = json.load(sys.stdin)
-    reply_to = os.dup(1)
-    os.dup2(2, 1)  # output of llama.cpp must not mix with the reply
-    try:
-        reply: Answer | dict[str, str] = answer(request)
-    except ChipwiseError as error:
-        reply = {"error": str(error)}
-    with os.fdopen(reply_to, "w") as stream:
-        json.dump(reply, stream)
-    return 0
+    return answer_once(answer)
 
 
 if __name__ == "__main__":

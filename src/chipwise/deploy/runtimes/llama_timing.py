@@ -7,8 +7,6 @@ whose server does not, a step is the difference between a longer and a shorter a
 from __future__ import annotations
 
 import importlib.util
-import json
-import os
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -17,9 +15,9 @@ from pathlib import Path
 
 import numpy as np
 
-from chipwise.core.workers import Message, ask_once
+from chipwise.core.workers import Message, answer_once, ask_once
 from chipwise.deploy.runtimes.llama_server import LlamaServer
-from chipwise.errors import ChipwiseError, MeasurementError
+from chipwise.errors import MeasurementError
 
 PROMPT, STEPS = 64, 32  # tokens before the first step that is timed, and steps of a round
 ROUNDS = 8
@@ -85,16 +83,7 @@ def answer(request: Mapping[str, object]) -> Message:
 
 def main() -> int:
     """Reads a request from standard input and writes its reply."""
-    request = json.load(sys.stdin)
-    reply_to = os.dup(1)
-    os.dup2(2, 1)  # output of llama.cpp must not mix with the reply
-    try:
-        reply = answer(request)
-    except ChipwiseError as error:
-        reply = {"error": str(error)}
-    with os.fdopen(reply_to, "w") as stream:
-        json.dump(reply, stream)
-    return 0
+    return answer_once(answer)
 
 
 if __name__ == "__main__":
