@@ -109,7 +109,7 @@ PROMISES = (
             "small working sets are priced from main memory by data sheet; cache levels count on calibrated machines"),
     Promise(2, "Shares of peak FLOPs and bandwidth, and the intensity of each operator.", "estimate", MFU),
     Promise(3, "Matrix units by number format, with their tile sizes.", "sheet", r"tile\.bf16 +\S+"),
-    Promise(4, "Fused kernels are told from single ones.", "kernels", r"ffn\.act_mul.*?\d+ .s", FUSED),
+    Promise(4, "Fused kernels are distinguished from single ones.", "kernels", r"ffn\.act_mul.*?\d+ .s", FUSED),
     Promise(5, "Attention in tiles that stay on the chip.", "explain", r"attention\.attend.*?\d+ %"),
     Promise(6, "Widths that suit the chip's tiles.", "sheet", r"tile\.fp8 +\S+",
             "spaces that propose only such widths by default"),

@@ -30,7 +30,7 @@ PROFILE_S = 900.0  # most seconds of the profiling process
 COPIES = ("ReorderInput", "ReorderOutput")  # between the runtime's layouts
 CONTROL = ("If", "Loop", "Scan")  # nodes whose time in a profile is that of the nodes inside them
 FITTED_INSTRUCTIONS = "AVX512-VNNI"  # of the core of the fit
-OWN_RUNTIMES = (None, "onnxruntime", "ort", "onnx")
+OWN_RUNTIMES = ("onnxruntime", "ort", "onnx")
 
 
 class GraphTable(ResultTable[RunEstimate]):
@@ -271,7 +271,7 @@ def _chip(
         return by_sheet(sheet, graph, weights)
     if weights is not None and weights != graph.dtype:
         raise SpecError(f"this file computes in {graph.dtype} here; chipwise quantize writes others", field="weights")
-    if (runtime or "").lower() not in OWN_RUNTIMES and runtime is not None:
+    if runtime is not None and runtime.lower() not in OWN_RUNTIMES:
         raise SpecError(f"files are priced and measured here in {RUNTIME}, not in {runtime}", field="runtime")
     machine, found = detect(), running.probe(threads)
     reference = law().reference
