@@ -1,12 +1,12 @@
 """Writes a design and its weights as a GGUF file, for llama.cpp and programs based on it.
 
-GGUF stores the name of an architecture, not a graph: a design is written as ``llama`` if its layers are equal, and as
-``deci`` if they differ in heads or width or lack attention. Other designs are refused. Shared weights are written once
-per layer, because a tensor in GGUF has one name.
+GGUF stores the name of an architecture, not a graph: a design is written as ``llama`` if its layers are equal, as
+``qwen3`` if, in addition, queries and keys are normed, and as ``deci`` if layers differ in heads or width or lack
+attention. Other designs are refused. Shared weights are written once per layer, because a tensor in GGUF has one name.
 
 References:
     The format: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md. What each architecture computes:
-    llama.cpp's ``src/models/llama.cpp`` and ``src/models/deci.cpp``.
+    llama.cpp's ``src/models/llama.cpp``, ``deci.cpp``, ``qwen2.cpp`` and ``qwen3.cpp``; ``llama_model_rope_type``.
 """
 
 from __future__ import annotations
@@ -51,7 +51,14 @@ PROJECTIONS = {
     "ffn.up": "ffn_up",
     "ffn.down": "ffn_down",
 }
-NORMS = {"attention_norm": "attn_norm", "ffn_norm": "ffn_norm"}
+NORMS = {
+    "attention_norm": "attn_norm",
+    "attention.q_norm": "attn_q_norm",
+    "attention.k_norm": "attn_k_norm",
+    "ffn_norm": "ffn_norm",
+}
+INTERLEAVED = {"llama": True, "deci": True, "qwen2": False, "qwen3": False}
+"""Architectures that are read, and whether they rotate pairs of neighbouring values, not the two halves of a head."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,7 +111,6 @@ def _refuse(arch: ArchSpec) -> None:
     faults = {
         f"norm: {arch.norm}": arch.norm != "rmsnorm",
         f"positions: {arch.positions}": arch.positions != "rope",
-        "qk_norm": any(attention.qk_norm for attention in attentions),
         "convolutions before blocks": any(layer.convs for layer in arch.layers),
         "attention windows": any(attention.window is not None for attention in attentions),
         f"head sizes that differ ({', '.join(map(str, sizes))})": len(sizes) > 1,
@@ -116,10 +122,25 @@ def _refuse(arch: ArchSpec) -> None:
             f"GGUF cannot hold {arch.name}: llama.cpp's llama and deci have no {'; no '.join(found)}. They compute "
             "RMSNorm, rotary positions, heads of one size and gated silu (swiglu)"
         )
+    normed = [attention for attention in attentions if attention.qk_norm]
+    equal = len(attentions) == len(arch.layers) and len(set(attentions)) == 1 == len(set(ffns))
+    if normed and not (equal and normed[0].qk_norm_over == "head" and not normed[0].qkv_bias):
+        raise Unsupported(
+            f"GGUF cannot hold {arch.name}: llama.cpp norms queries and keys (qk_norm) in qwen3 alone, whose layers are "
+            "equal, with norms per head and no bias of projections"
+        )
+
+
+def family(blocks: tuple[Block, ...]) -> str:
+    """llama.cpp's name of the architecture that ``blocks`` are written as."""
+    first = blocks[0].attention
+    if first is not None and first[0].qk_norm:
+        return "qwen3"
+    return "llama" if uniform(blocks) else "deci"
 
 
 def uniform(blocks: tuple[Block, ...]) -> bool:
-    """Whether all layers are equal, so that plain ``llama`` suffices."""
+    """Whether all layers are equal, so that one number states their heads and widths."""
     shapes = {
         None if block.attention is None else (block.attention[0].heads, block.attention[0].kv_heads, block.ffn[0].width)
         for block in blocks
@@ -159,7 +180,7 @@ def export(
     with storage(target):
         target.parent.mkdir(parents=True, exist_ok=True)
         try:
-            writer = GGUFWriter(writing, "llama" if uniform(blocks) else "deci")
+            writer = GGUFWriter(writing, family(blocks))
             _add_facts(writer, design, blocks)
             if tokenizer is None:
                 writer.add_tokenizer_model("none")
@@ -257,7 +278,7 @@ def tensors(design: Design, weights: Mapping[str, AnyArray], blocks: tuple[Block
         yield GgufTensor("output.weight", "head.weight", weight("head.weight"), head)
     yield GgufTensor("output_norm.weight", "norm.weight", weight("norm.weight"), "fp32")
     for number, block in enumerate(blocks):
-        for name, source, heads in block_tensors(block):
+        for name, source, heads in block_tensors(block, interleaves=INTERLEAVED[family(blocks)]):
             if source not in shapes:
                 continue  # a bias that this architecture lacks
             value = weight(source)
@@ -266,18 +287,20 @@ def tensors(design: Design, weights: Mapping[str, AnyArray], blocks: tuple[Block
             yield GgufTensor(f"blk.{number}.{name}", source, value, design.format_of(source))
 
 
-def block_tensors(block: Block) -> Iterator[tuple[str, str, int]]:
-    """GGUF name, chipwise name, and number of rotated heads (0 for none) of every tensor a layer may have."""
+def block_tensors(block: Block, *, interleaves: bool) -> Iterator[tuple[str, str, int]]:
+    """GGUF name, chipwise name, and number of interleaved heads (0 for none) of every tensor a layer may have."""
     parts: list[tuple[str, int]] = [("ffn", block.ffn[1])]
     if block.attention is not None:
         parts.insert(0, ("attention", block.attention[1]))
     for kind, owner in parts:
-        yield f"{NORMS[f'{kind}_norm']}.weight", f"layers.{owner}.{kind}_norm.weight", 0
+        for own, name in NORMS.items():
+            if own.startswith(kind):
+                yield f"{name}.weight", f"layers.{owner}.{own}.weight", 0
         for own, name in PROJECTIONS.items():
             if own.split(".")[0] != kind:
                 continue
             heads = 0
-            if block.attention is not None:
+            if block.attention is not None and interleaves:
                 heads = {"attn_q": block.attention[0].heads, "attn_k": block.attention[0].kv_heads}.get(name, 0)
             for part in ("weight", "bias"):
                 yield f"{name}.{part}", f"layers.{owner}.{own}.{part}", heads

@@ -1,7 +1,7 @@
 """Reads GGUF files: the design, and the weights as the torch module's state dict.
 
-Files written by ``deploy/export/gguf.py`` contain their design; of other files, the architectures ``llama`` and
-``deci`` are supported.
+Files written by ``deploy/export/gguf.py`` contain their design; of other files, the architectures ``llama``, ``deci``,
+``qwen2`` and ``qwen3`` are supported.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from chipwise.core.arrays import Float32Array
-from chipwise.deploy.export.gguf import METADATA, SCHEMA, TYPES, block_tensors, layout, split_halves
+from chipwise.deploy.export.gguf import INTERLEAVED, METADATA, SCHEMA, TYPES, block_tensors, layout, split_halves
 from chipwise.errors import MissingExtra, SpecError, Unsupported
 from chipwise.model.arch.arch import ArchSpec
 from chipwise.model.arch.design import Design
@@ -74,6 +74,11 @@ class GgufFile:
         if key not in self.fields and default is None:
             raise SpecError("the file has no such field", file=str(self.path), field=key)
         return self.fields.get(key, default)
+
+    @property
+    def interleaves(self) -> bool:
+        """Whether neighbouring values of a head are rotated together, not values of its two halves."""
+        return INTERLEAVED[str(self.fields["general.architecture"])]
 
     def values(self, name: str) -> Float32Array:
         """A tensor in FP32.
@@ -150,7 +155,7 @@ def _values(file: GgufFile, arch: ArchSpec) -> dict[str, Float32Array]:
     if not arch.tie_embeddings:
         weights["head.weight"] = file.values("output.weight")
     for number, block in enumerate(layout(arch)):
-        for name, own, heads in block_tensors(block):
+        for name, own, heads in block_tensors(block, interleaves=file.interleaves):
             if own in shapes:
                 value = file.values(f"blk.{number}.{name}")
                 weights[own] = split_halves(value, heads) if heads else value
@@ -172,8 +177,8 @@ def _design(file: GgufFile) -> Design:
 
 def _check_family(file: GgufFile) -> None:
     kind = file.fields.get("general.architecture")
-    if kind not in ("llama", "deci"):
-        raise Unsupported(f"{file.path}: a GGUF file of architecture {kind}; its costs are known for llama and deci")
+    if kind not in INTERLEAVED:
+        raise Unsupported(f"{file.path}: a GGUF file of architecture {kind}; those read are {', '.join(INTERLEAVED)}")
     if "rope_freqs.weight" in file.tensors or file.field("expert_count", 0):
         raise Unsupported(f"{file.path}: the costs of scaled rotary positions and experts are not known")
 
@@ -194,6 +199,7 @@ def _arch(file: GgufFile) -> ArchSpec:
                 head_size=head_size,
                 qkv_bias=f"blk.{i}.attn_q.bias" in file.tensors,
                 out_bias=f"blk.{i}.attn_output.bias" in file.tensors,
+                qk_norm=f"blk.{i}.attn_q_norm.weight" in file.tensors,
             )
             if heads[i]
             else None

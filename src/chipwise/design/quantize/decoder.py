@@ -30,7 +30,7 @@ class StreamedDecoder:
     """The layers of a GGUF file, each read when it is asked for.
 
     Args:
-        file: A file of the architecture llama or deci, of any types.
+        file: A file of an architecture that is read (llama, deci, qwen2, qwen3), of any types.
 
     Raises:
         Unsupported: The architecture is not computed here.
@@ -74,7 +74,9 @@ class StreamedDecoder:
         for name in module.state_dict():
             place, _, part = name.rpartition(".")
             values = self.matrix(f"blk.{number}.{({**PROJECTIONS, **NORMS})[place]}.{part}")
-            heads = {} if attention is None else {"attention.q": attention.heads, "attention.k": attention.kv_heads}
+            heads = {}
+            if attention is not None and self.file.interleaves:
+                heads = {"attention.q": attention.heads, "attention.k": attention.kv_heads}
             weights[name] = torch.from_numpy(split_halves(values, heads[place]) if place in heads else values)
         module.load_state_dict(weights, assign=True)
         return module.requires_grad_(False)
