@@ -126,8 +126,8 @@ def _refuse(arch: ArchSpec) -> None:
     equal = len(attentions) == len(arch.layers) and len(set(attentions)) == 1 == len(set(ffns))
     if normed and not (equal and normed[0].qk_norm_over == "head" and not normed[0].qkv_bias):
         raise Unsupported(
-            f"GGUF cannot hold {arch.name}: llama.cpp norms queries and keys (qk_norm) in qwen3 alone, whose layers are "
-            "equal, with norms per head and no bias of projections"
+            f"GGUF cannot hold {arch.name}: llama.cpp norms queries and keys (qk_norm) in qwen3 alone, whose layers "
+            "are equal, with norms per head and no bias of projections"
         )
 
 
