@@ -21,7 +21,9 @@ from chipwise.cli.stages import Progress
 from chipwise.deploy.export.gguf_mix import mix_bytes, stock_mix
 from chipwise.deploy.export.gguf_read import GgufFile
 from chipwise.deploy.runtimes.ggml import ggml
-from chipwise.design.quantize.gguf_file import USUAL, GgufMix, GgufRun, Kept, as_gguf
+from chipwise.deploy.runtimes.llama_timing import FileTimes
+from chipwise.design.quantize import windows
+from chipwise.design.quantize.gguf_file import PREFILL_SLACK, USUAL, GgufMix, GgufRun, Kept, as_gguf
 from provenance import stamp
 
 STOCK = ("Q8_0", "Q6_K", "Q5_K_M", "Q4_K_M", "IQ4_XS", "Q3_K_M", "IQ3_M", "Q2_K")
@@ -41,14 +43,16 @@ def random_mix(run: GgufRun, number: int) -> dict[str, str]:
     return {name: str(random.choice([kind for kind in pool if kind in own])) for name, own in run.losses.items()}
 
 
-def row(run: GgufRun, mix: dict[str, str], promise: GgufMix, step_s: float, again: float) -> dict[str, object]:
+def row(run: GgufRun, mix: dict[str, str], promise: GgufMix, times: FileTimes, again: float) -> dict[str, object]:
     """A line of the table."""
     found, _ = run.measure(promise, mix)
     return {
         "mix": promise.name,
         "bytes": mix_bytes(run.file, mix),
         "promised_ms": f"{1e3 * (promise.predicted_s or 0):.4f}",
-        "measured_ms": f"{1e3 * step_s:.4f}",
+        "measured_ms": f"{1e3 * times.step_s:.4f}",
+        "promised_prefill_ms": f"{1e3 * (promise.predicted_prefill_s or 0):.3f}",
+        "measured_prefill_ms": f"{1e3 * times.prefill_s:.3f}",
         "repeatability": f"{again:.4f}",
         "promised_kl_nats": f"{promise.predicted_loss:.6f}",
         "measured_kl_nats": f"{found.loss:.6f}",
@@ -65,9 +69,11 @@ def main() -> None:
     parser.add_argument("--data", type=Path, action="append", required=True)
     parser.add_argument("--stock", nargs="*", default=STOCK)
     parser.add_argument("--random", type=int, default=0)
+    parser.add_argument("--held", type=int, default=windows.HELD_OUT, help="held-out windows of 256 tokens, in all")
     parser.add_argument("--work", type=Path, default=Path("runs/gguf-mixes"))
     parser.add_argument("--out", type=Path, required=True)
     args = parser.parse_args()
+    windows.HELD_OUT = args.held
     kept = Kept(args.work, "gguf-mixes", resume=True)
     file = GgufFile.open(as_gguf(args.model, args.work) if args.model.is_dir() else args.model)
     run = GgufRun(file, args.data, kept, device=None, seed=0, on_progress=Progress())
@@ -76,7 +82,13 @@ def main() -> None:
     for name in args.stock:
         mix = stock_mix(name, file)
         promise = run.promise(name, mix, {})
-        chosen = run.choose({"size": promise.size_bytes, "time": (promise.predicted_s or 0.0) * 1.000001})
+        chosen = run.choose(
+            {
+                "size": promise.size_bytes,
+                "time": (promise.predicted_s or 0.0) * 1.000001,
+                "prefill": PREFILL_SLACK * (promise.predicted_prefill_s or 0.0),
+            }
+        )
         (own_s, stock_s), again = run.race([chosen, mix])
         rows.append(row(run, mix, promise, stock_s, again))
         rows.append(row(run, chosen, run.promise(f"chosen at {name}", chosen, {}), own_s, again))
@@ -87,11 +99,12 @@ def main() -> None:
         mix = random_mix(run, number)
         (step_s, usual_s), again = run.race([mix, usual])
         rows.append(row(run, mix, run.promise(f"random {number}", mix, {}), step_s, again))
-        rows[-1]["usual_ms"] = f"{1e3 * usual_s:.4f}"
+        rows[-1]["usual_ms"] = f"{1e3 * usual_s.step_s:.4f}"
         run.forget(mix)
         print(rows[-1], flush=True)
     unseen = [each for each in rows if str(each["mix"]).startswith("random")]
-    for what, most, drift in (("ms", np.inf, False), ("ms", np.inf, True), ("kl_nats", 0.1, False)):
+    cases = (("ms", np.inf, False), ("ms", np.inf, True), ("prefill_ms", np.inf, False), ("kl_nats", 0.1, False))
+    for what, most, drift in cases:
         errors = []
         for each in unseen:
             promised, measured = float(str(each[f"promised_{what}"])), float(str(each[f"measured_{what}"]))

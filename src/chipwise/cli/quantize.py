@@ -142,18 +142,18 @@ def _print(found: answers.QuantisedFile) -> None:
 
 
 def _print_gguf(found: answers.QuantisedGguf) -> None:
-    heads = ("size", "time of a token", "measured", "divergence", "measured")
+    heads = ("size", "time of a token", "measured", "prefill of 256", "measured", "divergence", "measured")
     table = Table(
         title=f"{found.source} · promised, then measured; divergence from the source in nats a token, "
         f"{found.held_tokens:,} held-out tokens",
         columns=[Column(head="mix", prose=True), *(Column(head=head, right=True) for head in heads)],
     )
     for item in (found.chosen, *found.stock):
+        times = (item.predicted_s, item.step_s, item.predicted_prefill_s, item.prefill_s)
         table.add(
             item.name + ("" if item.keeps else " (beyond the limits)"),
             units.show(item.size_bytes, "bytes"),
-            "–" if item.predicted_s is None else units.show(item.predicted_s, "time"),
-            "–" if item.step_s is None else units.show(item.step_s, "time"),
+            *("–" if value is None else units.show(value, "time") for value in times),
             f"{item.predicted_loss:.4f}",
             "–" if item.loss is None else f"{item.loss:.4f} ± {item.loss_error:.4f}",
         )

@@ -25,3 +25,14 @@ def test_the_less_sensitive_matrix_gets_the_fast_format() -> None:
 def test_limits_that_no_mix_keeps_are_refused() -> None:
     with pytest.raises(Infeasible, match="time"):
         choose_mix(SHAPES, LOSSES, PRICES, limits={"time": 1.9})
+
+
+def test_prefill_is_a_limit_of_the_matrices_inside_layers() -> None:
+    """Q8_0 takes 3 s of a prompt for ``a`` and ``b`` alike, Q4_K 5 s; the head reads one token and costs none."""
+    shapes = {**SHAPES, "output.weight": (2, 256)}
+    losses = {"a": {"Q8_0": 0.5, "Q4_K": 0.0}, "b": {"Q8_0": 0.1, "Q4_K": 0.0}, "output.weight": {"Q4_K": 0.0}}
+    prompts = {("Q8_0", (2, 256)): 3.0, ("Q4_K", (2, 256)): 5.0}
+    made = choose_mix(shapes, losses, PRICES, limits={"prefill": 8.0}, prompt_prices=prompts)
+    assert made == {"a": "Q4_K", "b": "Q8_0", "output.weight": "Q4_K"}
+    with pytest.raises(Infeasible, match="prefill"):
+        choose_mix(shapes, losses, PRICES, limits={"prefill": 5.9}, prompt_prices=prompts)

@@ -3,9 +3,10 @@
 1. A Hugging Face folder is written as an FP16 GGUF file; a GGUF file is used as it is.
 2. One forward and one backward pass of calibration text give the loss of each format of each matrix.
 3. Each format is timed for each shape in llama.cpp's kernels, or priced on another chip by its data sheet.
-4. The mix of least loss within the limits is chosen exactly; its divergence and time are promised.
-5. The best stock mix within the same limits is written too. Both files are measured: divergence on held-out text, and
-   the time of a decode step in llama.cpp. If the chosen mix is not better, the stock file is the answer.
+4. The mix of least loss within the limits is chosen exactly, with a prefill at most 5 % slower than that of the best
+   stock mix within the same limits; its divergence and times are promised.
+5. Both files are written and measured: divergence on held-out text, the time of a decode step and of a prompt in
+   llama.cpp. If the chosen mix is not better, the stock file is the answer.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ from chipwise.deploy.export.gguf_read import GgufFile
 from chipwise.deploy.export.hf import load_pretrained, require_folder
 from chipwise.deploy.kits.kits import sha256_of
 from chipwise.deploy.runtimes.ggml import TYPES, Bytes, ggml
-from chipwise.deploy.runtimes.llama_timing import PROMPT, STEPS, decode_times
+from chipwise.deploy.runtimes.llama_timing import PREFILL, PROMPT, STEPS, FileTimes, file_times
 from chipwise.design.limits import parse_constraints
 from chipwise.design.quantize.chip_prices import predict_prices
 from chipwise.design.quantize.decoder import StreamedDecoder, divergence
@@ -47,7 +48,8 @@ from chipwise.model.arch.design import Design
 OnProgress = Callable[[str, int, int], None]
 FORMATS = tuple(name for name in TYPES if name not in ("F32", "IQ2_S", "IQ3_XXS"))
 USUAL = "Q4_K_M"  # the stock mix whose size and time are the limits if none are given
-PRICE_ROUNDS = 24
+PRICE_ROUNDS, PROMPT_ROUNDS = 24, 5
+PREFILL_SLACK = 1.05  # of the stock mix's prefill: what the chosen mix may take
 TIME_ERROR = 0.11  # nine of ten predictions of a step's time are within it; benchmarks/gguf_mixes.py
 _ATTEMPTS = 3  # choices until the measured time keeps the limit
 _UNTIMED = "token_embd.weight"
@@ -65,6 +67,8 @@ class GgufMix:
     loss: float | None = None  # measured on held-out text
     loss_error: float | None = None  # standard error
     step_s: float | None = None  # measured, the least of rounds in turns with the other mixes
+    predicted_prefill_s: float | None = None  # a prompt of 256 tokens
+    prefill_s: float | None = None
     domains: Mapping[str, float] = field(default_factory=dict)  # measured divergence by text file
     keeps: bool = True  # whether the limits are kept, by prediction
 
@@ -77,7 +81,7 @@ class QuantisedGguf(Result):
     file: str | None  # None after a dry run
     verdict: str
     plan: str  # formats of weights, activations and KV with their price, in one line
-    limits: Mapping[str, float]  # size in bytes, seconds of a decode step
+    limits: Mapping[str, float]  # size in bytes, time of a decode step and prefill of 256 tokens in seconds
     chosen: GgufMix
     stock: tuple[GgufMix, ...]
     formats: Mix  # of each matrix of the written file
@@ -226,18 +230,17 @@ class GgufRun:
         )
         self.losses = self.found.losses
         shapes, self.spread = sorted(set(self.shapes.values())), (1 - TIME_ERROR, 1 + TIME_ERROR)
-        self.rest_s = 0.0
+        self.rest_s = self.prompt_rest_s = 0.0
+        self.prompt_prices: Prices = {}  # none on a chip that is not here
         if device is None:
             on_progress("timing formats", 0, 1)
-            keys = [(kind, shape) for kind in FORMATS for shape in shapes if TYPES[kind].fits(shape[1])]
-
-            def timed() -> list[float]:
-                priced = measure_prices(shapes, FORMATS, rounds=PRICE_ROUNDS)
-                return [priced[key] for key in keys]
-
-            self.prices: Prices = dict(zip(keys, kept.numbers("prices", timed), strict=True))
+            inner = sorted({shape for name, shape in self.shapes.items() if name.startswith("blk.")})
+            self.prices: Prices = self._timed("prices", shapes, rounds=PRICE_ROUNDS)
+            self.prompt_prices = self._timed("prompt prices", inner, rounds=PROMPT_ROUNDS, tokens=PREFILL)
             usual = stock_mix(USUAL, file)
-            self.rest_s = max(0.0, self.race([usual])[0][0] - self._products_s(usual))
+            found = self.race([usual])[0][0]
+            self.rest_s = max(0.0, found.step_s - self._products_s(usual))
+            self.prompt_rest_s = max(0.0, found.prefill_s - self._prompt_products_s(usual))
         else:
             chip = predict_prices(self.decoder.arch, self.shapes, device, FORMATS, context=PROMPT + STEPS)
             self.prices, self.rest_s, self.spread = chip.prices, chip.rest_s, (chip.low, chip.high)
@@ -248,6 +251,15 @@ class GgufRun:
             if bare := [name for name, own in self.losses.items() if not own]:
                 raise Unsupported(f"no GGUF format that {bare[0]} can be stored in has a price on {device}")
         self._original: Tensor | None = None
+
+    def _timed(self, key: str, shapes: Sequence[tuple[int, int]], *, rounds: int, tokens: int = 1) -> Prices:
+        keys = [(kind, shape) for kind in FORMATS for shape in shapes if TYPES[kind].fits(shape[1])]
+
+        def timed() -> list[float]:
+            priced = measure_prices(shapes, FORMATS, rounds=rounds, tokens=tokens)
+            return [priced[key] for key in keys]
+
+        return dict(zip(keys, self.kept.numbers(key, timed), strict=True))
 
     def answer(self, target: Path, limits: Mapping[str, float], kind: str | None, *, dry_run: bool) -> QuantisedGguf:
         """Chooses, measures against the best stock mix, and writes the winner to ``target``.
@@ -263,9 +275,11 @@ class GgufRun:
         if usual is not None:
             limits = {"size": mix_bytes(self.file, usual), "time": self._predicted_s(usual) or math.inf}
         stock = {name: self.promise(name, mix, limits) for name, mix in mixes.items() if self._known(mix)}
+        rival = min((each for each in stock.values() if each.keeps), key=lambda each: each.predicted_loss, default=None)
+        if kind is None and rival is not None and rival.predicted_prefill_s is not None:
+            limits = {**limits, "prefill": PREFILL_SLACK * rival.predicted_prefill_s}
         chosen = self.choose(limits) if kind is None else self._uniform(kind)
         promise = self.promise("chosen" if kind is None else f"all {kind}", chosen, limits)
-        rival = min((each for each in stock.values() if each.keeps), key=lambda each: each.predicted_loss, default=None)
         if kind is not None:
             rival = min(stock.values(), key=lambda each: abs(each.size_bytes - promise.size_bytes), default=None)
         found = QuantisedGguf(
@@ -289,7 +303,8 @@ class GgufRun:
         repeatability = None
         if self.device is None:
             promise, chosen, times, repeatability = self._kept_time(promise, chosen, limits, against, usual)
-            rival = None if rival is None else replace(rival, step_s=times[1])
+            if rival is not None:
+                rival = replace(rival, step_s=times[1].step_s, prefill_s=times[1].prefill_s)
         promise, kl = self.measure(promise, chosen)
         others = None
         if rival is not None:
@@ -314,21 +329,24 @@ class GgufRun:
 
     def _kept_time(
         self, promise: GgufMix, mix: Mix, limits: Mapping[str, float], against: Sequence[Mix], usual: Mix | None
-    ) -> tuple[GgufMix, Mix, list[float], float]:
-        """Times the choice in turns with stock mixes; chooses again with less time while the limit is broken.
+    ) -> tuple[GgufMix, Mix, list[FileTimes], float]:
+        """Times the choice in turns with stock mixes; chooses again with less time while a limit is broken.
 
-        With ``usual``, the limit is its time in the same turns. Returns the choice, its promise, the times and the
-        repeatability.
+        With ``usual``, the limit of a step is its time in the same turns; that of the prefill is relative to the first
+        of ``against``. Returns the choice, its promise, the times and the repeatability.
         """
-        slack = 1.0
+        slack = {"time": 1.0, "prefill": 1.0}
         for attempt in range(_ATTEMPTS):
             times, repeatability = self.race([mix, *against, *([] if usual is None else [usual])])
-            most_s = limits.get("time", math.inf) if usual is None else times[-1]
-            keeps = times[0] <= most_s * (1 + 2 * repeatability)
-            promise = replace(promise, step_s=times[0], keeps=keeps)
+            over = {
+                "time": times[0].step_s / (limits.get("time", math.inf) if usual is None else times[-1].step_s),
+                "prefill": times[0].prefill_s / (PREFILL_SLACK * times[1].prefill_s) if "prefill" in limits else 0.0,
+            }
+            keeps = max(over.values()) <= 1 + 2 * repeatability
+            promise = replace(promise, step_s=times[0].step_s, prefill_s=times[0].prefill_s, keeps=keeps)
             if keeps or promise.name != "chosen" or attempt == _ATTEMPTS - 1:
                 break
-            slack *= most_s / times[0]
+            slack = {name: share / max(1.0, over[name]) for name, share in slack.items()}
             self.forget(mix)
             mix = self.choose(limits, slack)
             promise = self.promise(promise.name, mix, limits)
@@ -359,18 +377,28 @@ class GgufRun:
             self.prices[kind, self.shapes[name]] for name, kind in mix.items() if not (untied and name == _UNTIMED)
         )
 
+    def _prompt_products_s(self, mix: Mix) -> float:
+        return sum(self.prompt_prices.get((kind, self.shapes[name]), 0.0) for name, kind in mix.items())
+
     def _predicted_s(self, mix: Mix) -> float | None:
         return self._products_s(mix) + self.rest_s if self._known(mix) else None
 
     def promise(self, name: str, mix: Mix, limits: Mapping[str, float]) -> GgufMix:
         """Size, predicted divergence and predicted time of a mix, and whether it keeps the limits."""
         size, step_s = mix_bytes(self.file, mix), self._predicted_s(mix)
+        prefill_s = self._prompt_products_s(mix) + self.prompt_rest_s if self.prompt_prices else None
         keeps = size <= limits.get("size", math.inf) and (step_s or math.inf) <= limits.get("time", math.inf) * 1.0001
-        loss = sum(self.losses[each][kind] for each, kind in mix.items())
-        return GgufMix(name=name, size_bytes=size, predicted_loss=loss, predicted_s=step_s, keeps=keeps)
+        return GgufMix(
+            name=name,
+            size_bytes=size,
+            predicted_loss=sum(self.losses[each][kind] for each, kind in mix.items()),
+            predicted_s=step_s,
+            predicted_prefill_s=prefill_s,
+            keeps=keeps,
+        )
 
-    def choose(self, limits: Mapping[str, float], slack: float = 1.0) -> Mix:
-        """The mix of least loss within limits; those of the solver are of matrices alone."""
+    def choose(self, limits: Mapping[str, float], slack: Mapping[str, float] | None = None) -> Mix:
+        """The mix of least loss within limits, times ``slack`` those of time; the solver's are of matrices alone."""
         kinds = {name: list(own) for name, own in self.losses.items()}
         least = {
             "size": mix_bytes(self.file, {})
@@ -379,15 +407,22 @@ class GgufRun:
             + sum(min(self._products_s({name: kind}) for kind in own) for name, own in kinds.items()),
         }
         for name, limit in limits.items():
-            if least[name] > limit:
+            if name in least and least[name] > limit:
                 option, unit = ("tpot", "time") if name == "time" else ("memory", "bytes")
                 need = units.show(least[name], unit)
                 raise Infeasible(f"{option}: the least is {need} with the formats of llama.cpp; loosen the limit")
         own = {
             "size": limits.get("size", math.inf) - mix_bytes(self.file, {}),
-            "time": limits.get("time", math.inf) * slack - self.rest_s,
+            "time": limits.get("time", math.inf) * (slack or {}).get("time", 1.0) - self.rest_s,
+            "prefill": limits.get("prefill", math.inf) * (slack or {}).get("prefill", 1.0) - self.prompt_rest_s,
         }
-        return choose_mix(self.shapes, self.losses, self.prices, limits={name: own[name] for name in limits})
+        return choose_mix(
+            self.shapes,
+            self.losses,
+            self.prices,
+            limits={name: own[name] for name in limits},
+            prompt_prices=self.prompt_prices,
+        )
 
     def measure(self, promise: GgufMix, mix: Mix) -> tuple[GgufMix, Float64Array]:
         """The divergence on held-out text, also by window."""
@@ -403,16 +438,17 @@ class GgufRun:
     def _label(self, mix: Mix) -> str:
         return next((name for name in STOCK if stock_mix(name, self.file) == mix), digest(dict(mix)))
 
-    def race(self, mixes: Sequence[Mix]) -> tuple[list[float], float]:
-        """Least seconds of a step of each mix, timed in turns, and the repeatability: the last against itself."""
+    def race(self, mixes: Sequence[Mix]) -> tuple[list[FileTimes], float]:
+        """Least seconds of each mix, timed in turns, and the repeatability: a step of the last against itself."""
 
         def timed() -> list[float]:
             files = [self._made(mix) for mix in mixes]
             self.progress("timing files", 0, 1)
-            return [min(each) for each in decode_times([*files, files[-1]])]
+            return [value for each in file_times([*files, files[-1]]) for value in each]
 
-        *found, again = self.kept.numbers(" ".join(["times", *map(self._label, mixes)]), timed)
-        return found, abs(again / found[-1] - 1)
+        values = self.kept.numbers(" ".join(["step and prompt", *map(self._label, mixes)]), timed)
+        *found, again = map(FileTimes, values[::2], values[1::2])
+        return found, abs(again.step_s / found[-1].step_s - 1)
 
     def forget(self, mix: Mix) -> None:
         """Removes the file of a mix, whose answers are kept."""
@@ -490,6 +526,6 @@ def _verdict(
         return f"one format, as asked: {less} {word} divergence than {rival.name}, the stock mix of nearest size", False
     slower = chosen.step_s is not None and not chosen.keeps
     if slower or float(gain.mean()) <= 2 * error:
-        why = "the measured time breaks the limit" if slower else "its divergence is not less beyond the error"
+        why = "its measured time breaks a limit" if slower else "its divergence is not less beyond the error"
         return f"use the stock file: {rival.name} (the chosen mix loses: {why})", True
     return f"the chosen mix: {less} less divergence than {rival.name}, the best stock mix within the limits", False

@@ -10,6 +10,7 @@ from chipwise.design.strategies.exact import Option, choose
 
 Shape = tuple[int, int]  # rows and width of a matrix
 Prices = dict[tuple[str, Shape], float]  # seconds of one product by format and shape
+_ENDS = ("token_embd.weight", "output.weight")
 _SET_BYTES, _MOST_COPIES = 8 << 20, 64  # copies of a matrix: more than a core's own cache holds
 
 
@@ -17,13 +18,14 @@ def measure_prices(shapes: Sequence[Shape], formats: Sequence[str], *, rounds: i
     """Processor seconds of a product with each format and shape in llama.cpp's kernels: the least of ``rounds``.
 
     All formats and shapes take turns, so that weights are read from memory and the machine's drift hits all alike.
+    Of more than one token, one product reads its weights once for all.
     """
     made = {
         (kind, shape): Product(
             TYPES[kind],
             *shape,
             tokens=tokens,
-            copies=min(_MOST_COPIES, 1 + _SET_BYTES // TYPES[kind].matrix_bytes(*shape)),
+            copies=1 if tokens > 1 else min(_MOST_COPIES, 1 + _SET_BYTES // TYPES[kind].matrix_bytes(*shape)),
         )
         for shape in sorted(set(shapes))
         for kind in formats
@@ -39,7 +41,12 @@ def measure_prices(shapes: Sequence[Shape], formats: Sequence[str], *, rounds: i
 
 
 def choose_mix(
-    shapes: Mapping[str, Shape], losses: Losses, prices: Prices, *, limits: Mapping[str, float]
+    shapes: Mapping[str, Shape],
+    losses: Losses,
+    prices: Prices,
+    *,
+    limits: Mapping[str, float],
+    prompt_prices: Prices | None = None,
 ) -> dict[str, str]:
     """The format of each matrix with the least sum of losses.
 
@@ -47,7 +54,10 @@ def choose_mix(
         shapes: Rows and width of each matrix.
         losses: Nats per token by matrix and format.
         prices: Seconds by format and shape; the token table has no product, and costs none.
-        limits: Largest ``size`` in bytes and ``time`` in seconds of all products; either may be absent.
+        limits: Largest ``size`` in bytes, and ``time`` of a step and ``prefill`` of a prompt in seconds of all
+            products; each may be absent.
+        prompt_prices: Seconds of a prompt by format and shape, where ``prefill`` is limited; the head has none, since
+            it reads one token alone.
 
     Raises:
         Infeasible: No mix keeps the limits.
@@ -55,6 +65,7 @@ def choose_mix(
     names = list(shapes)
     kinds = [list(losses[name]) for name in names]
     untimed = {"token_embd.weight"} if "output.weight" in shapes else set()
+    prompts = prompt_prices or {}
     parts = [
         [
             Option(
@@ -62,6 +73,7 @@ def choose_mix(
                 costs={
                     "size": TYPES[kind].matrix_bytes(*shapes[name]),
                     "time": 0.0 if name in untimed else prices[kind, shapes[name]],
+                    "prefill": prompts.get((kind, shapes[name]), 0.0) if name not in _ENDS else 0.0,
                 },
             )
             for kind in offered
