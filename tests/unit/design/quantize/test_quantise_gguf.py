@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import random
 from pathlib import Path
 
@@ -17,7 +18,7 @@ import chipwise  # noqa: E402
 from chipwise.deploy.export import gguf  # noqa: E402
 from chipwise.deploy.export.gguf_read import GgufFile  # noqa: E402
 from chipwise.deploy.runtimes.ggml import TYPES, library_path  # noqa: E402
-from chipwise.errors import ChipwiseError, DataError, Infeasible, SpecError, StudyError, Unsupported  # noqa: E402
+from chipwise.errors import ChipwiseError, DataError, Infeasible, SpecError, StorageError, StudyError, Unsupported  # noqa: E402
 from chipwise.model.arch.arch import ArchSpec  # noqa: E402
 from chipwise.model.arch.design import Design  # noqa: E402
 from chipwise.model.arch.ends import Tokens  # noqa: E402
@@ -140,3 +141,22 @@ def test_text_that_is_too_short_and_weights_that_are_not_finite_leave_nothing_be
     with pytest.raises(SpecError, match=r"blk.1.ffn_up.weight: .*not finite"):
         chipwise.quantize(model, data=texts[0], device=CHIP)
     assert not list(Path().glob("*.state"))
+
+
+def test_a_full_disk_loses_no_answer(model: Path, texts: tuple, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    whole = chipwise.quantize(model, data=texts[0], device=CHIP, out=Path("whole.gguf"))
+    with monkeypatch.context() as patch:
+        patch.setattr("gguf.GGUFWriter.write_tensor_data", full)
+        with pytest.raises(StorageError, match="disk is full"):
+            chipwise.quantize(model, data=texts[0], device=CHIP)
+    assert not Path("a.mix.gguf").exists()
+    stages = []
+    found = chipwise.quantize(
+        model, data=texts[0], device=CHIP, resume=True, on_progress=lambda stage, done, total: stages.append(stage)
+    )
+    assert "reading text" not in stages
+    assert Path("a.mix.gguf").read_bytes() == Path("whole.gguf").read_bytes()
+    assert found.chosen == whole.chosen
