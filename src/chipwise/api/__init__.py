@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from chipwise.api.catalogue import devices, models, models_on, runtimes
     from chipwise.api.cost_models import calibrate, learn
     from chipwise.api.explanations import explain, sensitivity
-    from chipwise.api.measuring import export, import_measurements, kit, measure, measure_parts, quantize, teach
+    from chipwise.api.measuring import export, import_measurements, kit, measure, quantize, teach
     from chipwise.api.own_modules import search_module
     from chipwise.api.predictions import (
         EstimateTable,
@@ -34,7 +34,6 @@ if TYPE_CHECKING:
     from chipwise.design.fleet.question import FleetQuestion
     from chipwise.design.models.candidates import CandidateCost
     from chipwise.design.models.exports import Exported
-    from chipwise.design.models.measured_parts import MeasuredParts
     from chipwise.design.models.measuring import Measured
     from chipwise.design.report.record import RunRecord
     from chipwise.design.run.spec import RunSpec
@@ -65,7 +64,6 @@ __all__ = [
     "Layer",
     "MachineProfile",
     "Measured",
-    "MeasuredParts",
     "Measurement",
     "OfferedLoad",
     "Phase",
@@ -94,7 +92,6 @@ __all__ = [
     "load_run",
     "lower",
     "measure",
-    "measure_parts",
     "models",
     "models_on",
     "owned",

@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from chipwise.design.fleet.simulating import Simulation
     from chipwise.design.limits import METRICS, Constraint
     from chipwise.design.models.graph_files import as_graph
-    from chipwise.design.models.measured_parts import MeasuredParts, comes_in_parts
     from chipwise.design.phases.one_model import TaskScore, TaskTrained, run_of
     from chipwise.design.phases.overview import Overview, overview_of, profile_of
     from chipwise.design.quantize.gguf_file import GgufMix, QuantisedGguf

@@ -8,12 +8,11 @@ import typer
 
 from chipwise import api
 from chipwise.api import answers
-from chipwise.cli import image_size, measured, options, output, show
+from chipwise.cli import measured, options, output, show
 from chipwise.core import units
 
 
 def command(
-    context: typer.Context,
     model: Annotated[
         str,
         typer.Argument(
@@ -27,9 +26,6 @@ def command(
     batch: options.Requests = None,
     prompt: options.PromptTimed = None,
     new: options.NewTimed = None,
-    images: Annotated[int, typer.Option(help=image_size.IMAGES, min=1)] = 1,
-    size: options.ImageSize = image_size.DEFAULT,
-    audio: options.Audio = None,
     weights: options.WeightsBuilt = None,
     sustained: Annotated[
         str | None, typer.Option(help="Run without a pause for this long (such as 10m) and fit how speed decays.")
@@ -52,32 +48,8 @@ def command(
     Models without weights (specs, configs, names) are measured with random ones. The prediction of this machine's
     profile (chipwise calibrate) is shown too. Results are saved; list them with: chipwise measurements.
 
-    Vision-language and audio-language models are measured in two parts, tower and decoder, which are added up:
-    chipwise measure smolvlm-256m --images 1 --image-size 1024x768
-
     Any other ONNX graph runs on made data or a .npz file: chipwise measure model.onnx --shape x=1,3,48,320 --profile
     """
-    if answers.comes_in_parts(model):
-        output.refuse(context, "sustained", why="cannot be used for models measured in parts")
-        output.refuse(context, "shape", "value", "inputs", "profile", why="only applies to ONNX graphs")
-        with show.waiting("measuring", quiet=as_json):
-            parts = api.measure_parts(
-                model,
-                images=images,
-                image_size=image_size.parse(size),
-                audio_s=audio,
-                runtime=runtime,
-                threads=threads,
-                batch=batch,
-                prompt=prompt,
-                new=new,
-                weights=weights,
-                remote=remote,
-                keep=keep,
-            )
-        show.json_of(parts) if as_json else measured.parts_table(parts)
-        return
-    output.refuse(context, "images", "size", why="only applies to models with a vision tower")
     seconds = None if sustained is None else units.parse_field(sustained, "duration", "--sustained")
     with show.waiting("measuring", quiet=as_json):
         outcome = api.measure(
@@ -87,7 +59,6 @@ def command(
             batch=batch,
             prompt=prompt,
             new=new,
-            audio_s=audio,
             weights=weights,
             sustained_s=seconds,
             remote=remote,

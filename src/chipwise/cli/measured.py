@@ -98,44 +98,6 @@ def _lists(value: object) -> list[list[int]]:
     return [list(each) for each in value] if isinstance(value, list | tuple) else []
 
 
-def parts_table(found: answers.MeasuredParts) -> None:
-    """The passes of each part, their sum per request, and how the sum was computed."""
-    decoder, request = found.decoder.measurement, found.decoder.measurement.workload
-    threads = f"{decoder.threads} thread{'s' if decoder.threads > 1 else ''}"
-    table = Table(
-        title=f"{found.model} · measured in parts on {decoder.device}, {decoder.runtime} {decoder.runtime_version}, "
-        f"{threads} · batch {request.batch}, {found.tokens:,} tokens of what is read, "
-        f"{request.prompt_tokens - found.tokens:,} prompt tokens, {request.new_tokens:,} new tokens",
-        columns=[
-            Column(head="part"),
-            Column(head="passes", right=True),
-            Column(head="one, P50 (95 %)", right=True),
-            Column(head="a request", right=True),
-            Column(head="predicted (90 %)", right=True),
-        ],
-    )
-    for name, part, passes in (("tower", found.tower, found.passes), ("decoder", found.decoder, 1)):
-        guess = None if part.predicted is None else part.predicted.metrics["ttft_p50"]
-        table.add(
-            f"{name}, measured",
-            str(passes),
-            _percentile_row(part.measurement, "ttft", 0.5, {}, {})[1],
-            units.show(passes * part.metrics["ttft_p50"], "time"),
-            "" if guess is None else f"{_within(guess.value, guess.low, guess.high, 'time')} each",
-        )
-    for name, value in found.metrics.items():
-        whole = found.predicted.get(name)
-        kind = "bytes" if name == "peak_memory" else "rate" if name == "throughput" else "time"
-        shown = "" if whole is None else _within(whole.value, whole.low, whole.high, "time")
-        table.add(name, "", "", units.show(value, kind), shown)
-    print_table(table)
-    for name, part in (("tower", found.tower), ("decoder", found.decoder)):
-        quiet = "the machine was quiet" if part.measurement.clean else "; ".join(part.measurement.reasons)
-        say(f"{name}: {'clean' if part.measurement.clean else 'not clean'}: {quiet}")
-    for note in found.notes:
-        say(f"note: {note}")
-
-
 def _throughput_row(
     found: api.Measurement, promised: Mapping[str, Interval], limits: Mapping[str, answers.Constraint]
 ) -> tuple[str, ...]:

@@ -25,8 +25,6 @@ from chipwise.model.arch.io import to_data
 from chipwise.model.kinds import table
 from chipwise.model.kinds.form import Checkpoint, Modelling, Reader
 from chipwise.model.kinds.image.hf_vit import labels_of
-from chipwise.model.kinds.sound.hf import FAMILIES as HEARING
-from chipwise.model.kinds.sound.published import encoder_of
 from chipwise.model.kinds.sound.stem import Ctc
 from chipwise.model.kinds.table import KINDS, form_of
 from chipwise.model.published.families import without_folder
@@ -145,8 +143,6 @@ def require_folder(source: Path, *, text: bool = True) -> None:
         why = without_folder(str(source))
         raise SpecError(f"{why}; give a Hugging Face folder with config.json", file=str(source))
     path = source / "config.json"
-    if path.exists() and (heard := read_mapping(path).get("model_type")) in HEARING:
-        raise Unsupported(f"{source}: models of type {heard!r} read sound and cannot be cut")
     if text and path.exists() and _reads_no_text(read_mapping(path)):
         raise Unsupported(
             f"{source}: this model does not read text; name a run file of its task, whose data is used for cutting, "
@@ -174,8 +170,8 @@ def _reads_no_text(config: Mapping[str, object]) -> bool:
 def load_pretrained(folder: str | Path) -> tuple[ArchSpec, dict[str, Float32Array]]:
     """The architecture and the weights in ``folder`` (FP32, named as the torch module's state dict).
 
-    Reads folders written by :func:`save_pretrained`, and folders of the families in ``model/published``; of Whisper
-    only the encoder. Only safetensors are opened, because pickled weights could run code.
+    Reads folders written by :func:`save_pretrained`, and folders of the families in ``model/published``.
+    Only safetensors are opened, because pickled weights could run code.
 
     Raises:
         SpecError: A file or a weight is missing, unknown, or has the wrong shape.
@@ -190,7 +186,7 @@ def load_pretrained(folder: str | Path) -> tuple[ArchSpec, dict[str, Float32Arra
             f"{source}: with its weights, chipwise computes other logits: {'; '.join(reading.notes)}. Its costs can "
             "still be predicted and measured, from its config.json"
         )
-    arch, family = encoder_of(reading.arch), config["model_type"]
+    arch, family = reading.arch, config["model_type"]
     require_built(arch, work="loaded with its weights")
     if family not in LOADED:
         raise Unsupported(f"{source}: weights of {family} models are not read (those of {', '.join(LOADED)} are)")

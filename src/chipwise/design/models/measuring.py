@@ -33,7 +33,6 @@ from chipwise.hardware.detect import SATURATING
 from chipwise.hardware.device import MachineProfile
 from chipwise.model.arch.arch import ArchSpec
 from chipwise.model.arch.design import Design
-from chipwise.model.kinds.sound.published import encoder_alone
 from chipwise.model.ops.workload import Phase, Workload
 from chipwise.model.published.read import resolve
 from chipwise.model.walk.built import require_built
@@ -90,7 +89,6 @@ def measure(
     batch: int | None = None,
     prompt: int | None = None,
     new: int | None = None,
-    audio_s: float | None = None,
     weights: str | None = None,
     sustained_s: float | None = None,
     remote: str | None = None,
@@ -111,8 +109,6 @@ def measure(
         batch: Concurrent requests. Default: the run's own for a winner, else 1.
         prompt: Prompt tokens. Default: the run's own for a winner, else 64.
         new: New tokens. Default: the run's own for a winner, else 64.
-        audio_s: Seconds of sound per request, for a published audio model. Default: 30 for Whisper (only its encoder is
-            measured), else 10.
         weights: Weight format of a model that is built here. Default: fp32.
         sustained_s: Run without a pause for this many seconds and fit how speed decays.
         remote: ``user@host`` of a machine with Python, numpy and the runtime.
@@ -132,7 +128,6 @@ def measure(
         "prompt": prompt,
         "new": new,
         "weights": weights,
-        "audio_s": audio_s,
     }
     text_only |= {"remote": remote, "sustained_s": sustained_s}
     if not isinstance(model, str | Path) or not isinstance(inputs, str | Path | None):
@@ -159,7 +154,6 @@ def measure(
             runtime=runtime,
             weights=weights,
             workload=workload,
-            audio_s=audio_s,
             external_data=remote is None,
         )
         found = timed(
@@ -346,7 +340,6 @@ def exported_file(
     runtime: str,
     weights: str | None,
     workload: Workload,
-    audio_s: float | None = None,
     external_data: bool = False,
 ) -> tuple[Path, Design | None]:
     """The file to measure, in the format of ``runtime``, and its design if known. New files are written to ``room``.
@@ -360,12 +353,10 @@ def exported_file(
         if folder.suffix != wanted:
             raise InputError(f"{model}: {runtime} runs {wanted} files; give --runtime one that runs {folder.suffix}")
         _same_weights(model, None, weights)
-        _usual_sound(model, audio_s)
         return folder, _design_inside(folder)
     if (winner := read_winner(folder)) is not None:
         design = winner.design
         _same_weights(model, design.weights, weights)
-        _usual_sound(model, audio_s)
         if wanted in (".onnx", ".gguf") and (folder / f"model{wanted}").is_file():
             return folder / f"model{wanted}", design
 
@@ -373,16 +364,13 @@ def exported_file(
         return exporters.export_for(runtime, design, room, weights=found, external_data=external_data), design
     for file in sorted(folder.glob("*.safetensors")):
         _check_header(file)
-    arch = resolve(model) if audio_s is None else resolve(model).hearing(audio_s)
+    arch = resolve(model)
     asked = workload.prompt_tokens if _encodes_text(arch) else workload.total_tokens
     if arch.context is not None and asked > arch.context:
         raise InputError(
             f"{model} has {arch.context} positions; --prompt {workload.prompt_tokens} and --new "
             f"{workload.new_tokens} need {workload.total_tokens}"
         )
-    if arch.towers:
-        raise InputError(f"{model} has a vision or audio tower: measure it in parts, with measure_parts()")
-    arch = encoder_alone(arch)
     require_built(arch, work="measured")
     design = Design(arch=arch, weights=weights or "fp32")
     check_memory(design, workload)
@@ -415,14 +403,6 @@ def _same_weights(model: str, exported: object, wanted: str | None) -> None:
     if wanted is not None and wanted != exported:
         kind = "" if exported is None else f" in {exported}"
         raise InputError(f"{model}: is already exported{kind}; --weights only applies to models that are built here")
-
-
-def _usual_sound(model: str, audio_s: float | None) -> None:
-    """Refuses ``audio_s`` for an exported model, which has a fixed length of sound."""
-    if audio_s is not None:
-        raise InputError(
-            f"{model} is exported for one length of sound; audio_s (--audio) only applies to published models"
-        )
 
 
 def _design_inside(path: Path) -> Design | None:

@@ -101,7 +101,6 @@ class Nodes:
         drop: Removes the dropped positions from the stream and from a block's result.
         norm: Adds a block's norm, given the block's place, its name in the graph, and the prefix of its weights.
         gate: Transforms a block's result before it is added to the stream.
-        weights: Returns the weights as the graph stores them.
         after: Returns second graphs, which run once after the last pass, by the metadata key that stores them.
     """
 
@@ -113,7 +112,6 @@ class Nodes:
     drop: Callable[[Stream, str, str], str] = lambda s, y, place: y
     norm: Callable[[Stream, Place, str, str], str] = lambda s, at, place, key: s.norm(f"{place}_norm", f"{key}_norm")
     gate: Callable[[Stream, Place, str, str], str] = lambda s, at, y, place: y
-    weights: Callable[[ArchSpec, Weights], Weights] = lambda arch, weights: weights
     after: Callable[[ArchSpec, Weights], Mapping[str, GraphBuilder]] = lambda arch, weights: {}
 
 

@@ -138,10 +138,10 @@ class Form:
         stem: The class or classes of its models' stems.
         head: The class or classes of their heads.
         only: Which models with such a stem and head are of this kind, even if chipwise does not build every part.
-        weights: Returns names and shapes of the weights of the stem and of the head.
+        weights: Returns names and shapes of the weights of the stem and of the head; None if it is not exported.
         operators: The operators in which it differs from other kinds; None if its operators are not listed.
-        graph: The module in ``chipwise.model.kinds`` that adds its ONNX nodes.
-        module: The module in ``chipwise.model.kinds`` with its torch module.
+        graph: The module in ``chipwise.model.kinds`` that adds its ONNX nodes; empty if it is only predicted.
+        module: The module in ``chipwise.model.kinds`` with its torch module; empty if it is only predicted.
         modelling: The modelling file for Hugging Face folders that transformers has no class for; None if there is
             none.
         folders: The module in ``chipwise.model.kinds`` whose ``FOLDERS`` (:class:`HfFolders`) handles folders for
@@ -166,9 +166,9 @@ class Form:
     name: str
     departures: Callable[[ArchSpec], Iterator[str]]
     does: Callable[[ArchSpec], str]
-    weights: tuple[Callable[[ArchSpec], Shapes], Callable[[ArchSpec], Shapes]]
-    graph: str
-    module: str
+    weights: tuple[Callable[[ArchSpec], Shapes], Callable[[ArchSpec], Shapes]] | None = None
+    graph: str = ""
+    module: str = ""
     stem: type[Stem] | tuple[type[Stem], ...] = Stem
     head: type[Head] | tuple[type[Head], ...] = Head
     only: Callable[[ArchSpec], bool] = lambda arch: True
@@ -203,22 +203,29 @@ class Form:
         """Whether chipwise builds ``arch`` as this kind."""
         return self._departure(arch) is None
 
-    def _departure(self, arch: ArchSpec) -> str | None:
-        """The first reason why ``arch`` is not built as this kind."""
+    def _departure(self, arch: ArchSpec, *, lowered: bool = False) -> str | None:
+        """The first reason why ``arch`` is not built as this kind, or not ``lowered`` as it."""
         if self.other and not self.matches(arch):
             return self.other
-        return next(self.departures(arch), None)
+        found = next(self.departures(arch), None)
+        if found is None and not self.graph and not lowered:
+            return (
+                f"chipwise does not export a published {self.name}; write it to ONNX with its own tools and measure "
+                "that file"
+            )
+        return found
 
-    def require(self, arch: ArchSpec, *, work: str) -> None:
+    def require(self, arch: ArchSpec, *, work: str, lowered: bool = False) -> None:
         """Checks that chipwise builds ``arch`` as this kind.
 
         Args:
             arch: The model.
             work: The requested action, for the error message ("exported to ONNX").
+            lowered: Whether only the model's operators are needed, for a prediction.
 
         Raises:
             Unsupported: chipwise does not build it; names the block or field and its place.
         """
-        found = self._departure(arch)
+        found = self._departure(arch, lowered=lowered)
         if found is not None:
             raise Unsupported(f"{arch.name} cannot be {work}: {found}; chipwise estimate prices it all the same")

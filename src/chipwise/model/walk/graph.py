@@ -31,8 +31,8 @@ def graph_of(
     """
     form = form_of(design.arch)
     form.require(design.arch, work="exported to ONNX")
-    kind, arch = nodes_of(form), form.as_run(design.arch)
-    graph = GraphBuilder(weights=kind.weights(arch, weights), format_of=design.format_of, packing=packing)
+    kind, arch = nodes_of(form), design.arch
+    graph = GraphBuilder(weights=weights, format_of=design.format_of, packing=packing)
     s = Stream(graph=graph, arch=arch, fused=design.fused, logits=logits, output=output, padded=padded)
     if form.operators is not None and (kind.logits is not None or logits == "last"):
         s.last = form.operators.last(arch)

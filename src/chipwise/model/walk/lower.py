@@ -23,7 +23,7 @@ def lower(design: Design, workload: Workload, phase: Phase, *, logits: Literal["
     """
     form = form_of(design.arch)
     form = form if form.operators is not None else DECODER  # whose checks then raise an error
-    form.require(design.arch, work="lowered as the graph that is exported")
+    form.require(design.arch, work="lowered as the graph that is exported", lowered=True)
     kind, formats, arch = form.operators, design.formats, form.as_run(design.arch)
     assert kind is not None  # the decoder has operators
     at = Pass(arch=arch, head=formats.head, layers=formats.layers, fused=design.fused, batch=workload.batch)

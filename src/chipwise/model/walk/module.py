@@ -22,7 +22,7 @@ MOST_ROWS = 4096  # most input rows of a matrix on calibration batches
 
 
 def module_of(arch: ArchSpec) -> Any:
-    """The torch module of ``arch`` without weights; pretrained models use the module of the nearest kind, or have none.
+    """The torch module of ``arch`` without weights.
 
     Raises:
         Unsupported: ``arch`` is not built in torch.
@@ -103,4 +103,7 @@ def round_inputs(model: nn.Module) -> nn.Module:
 
 def _home(arch: ArchSpec) -> ModuleType:
     """The module of the kind. It needs torch, so it is imported on use."""
-    return import_module(f"chipwise.model.kinds.{form_of(arch).module}")
+    form = form_of(arch)
+    if not form.module:
+        form.require(arch, work="built in torch")
+    return import_module(f"chipwise.model.kinds.{form.module}")

@@ -21,6 +21,7 @@ def weight_shapes(arch: ArchSpec) -> dict[str, Shape]:
     """
     form = form_of(arch)
     form.require(arch, work=WORK)
+    assert form.weights is not None  # a kind that is exported has names for its weights
     stem, head = form.weights
     return dict(chain(stem(arch), layer_shapes(arch), head(arch)))
 

@@ -49,11 +49,8 @@ from chipwise.model.published.read import from_config
 LAST_16_BIT = 2**15 - 1
 LAST_UINT8 = 255
 SMALL = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 24}
-WAV2VEC2 = {"conv_dim": [8, 8], "conv_stride": [5, 2], "conv_kernel": [10, 3], "num_conv_pos_embedding_groups": 2}
 CONFIGS: dict[str, dict[str, Any]] = {
     "BERT": {"model_type": "bert", "vocab_size": 50, "max_position_embeddings": 24},
-    "DINOv2": {"model_type": "dinov2", "architectures": ["Dinov2Model"], "image_size": 16, "patch_size": 8},
-    "wav2vec 2.0": {"model_type": "wav2vec2", "vocab_size": 5, "num_conv_pos_embeddings": 8, **WAV2VEC2},
 }
 DRAWN = {
     "image classifier": image_archs(),
@@ -105,7 +102,7 @@ def test_64_is_the_largest_weight_of_which_two_products_fit_16_bits() -> None:
 
 
 def test_every_form_of_model_that_is_exported_is_among_the_kinds() -> None:
-    assert {form_of(arch_of(kind)) for kind in KINDS} == set(FORMS)
+    assert {form_of(arch_of(kind)) for kind in KINDS} == {form for form in FORMS if form.graph}
 
 
 @pytest.mark.parametrize("kind", KINDS)

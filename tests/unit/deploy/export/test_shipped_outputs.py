@@ -30,10 +30,8 @@ from chipwise.model.kinds.question.question import Question, QuestionStem
 from chipwise.model.kinds.ranking import graph as ranking_graph
 from chipwise.model.kinds.ranking.stem import RankingStem, Scores
 from chipwise.model.kinds.sound import graph as sound_graph
-from chipwise.model.kinds.sound import graph_published as listener_graph
 from chipwise.model.kinds.sound.form import frame_conv
 from chipwise.model.kinds.sound.stem import Ctc, SoundStem
-from chipwise.model.published.read import resolve
 
 pytest.importorskip("transformers", reason="transformers comes with chipwise[search]")
 
@@ -136,22 +134,6 @@ def test_a_shipped_ranker_scores_more_than_one_head_as_torch_does(tmp_path: Path
 def told(nodes: Any, **of: Any) -> dict[str, Any]:
     """Metadata of a file about a model's requests."""
     return dict(nodes.metadata(SimpleNamespace(**of)))
-
-
-@pytest.mark.parametrize(
-    ("model", "gives"), [("facebook/wav2vec2-base-960h", "characters"), ("facebook/wav2vec2-base", "sound")]
-)
-def test_what_a_listeners_file_says_of_a_request(model: str, gives: str) -> None:
-    """Samples in one row; a row of characters, or of states, a position."""
-    arch = resolve(model)
-    found = told(listener_graph.NODES, arch=arch)
-    assert found["encodes"] == gives
-    stem: Any = arch.stem
-    assert found["image"] == [stem.frames]
-    both = replace(arch, stem=replace(stem, channels=2))  # a left and a right one
-    assert told(listener_graph.NODES, arch=both)["image"] == [2, stem.frames]
-    assert found["gives"] == [stem.tokens, arch.outputs if gives == "characters" else arch.d_model]
-    assert (found["seconds"], found["kv"]) == (stem.seconds, [])
 
 
 def test_what_files_of_other_kinds_say_of_a_request(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,26 +1,24 @@
-"""Published models that hear as the operators of the graph that is exported."""
+"""Published models that hear as operators, for predictions on this machine."""
 
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 
-import numpy as np
 import pytest
 
-from chipwise.deploy.export.onnx import export, random_weights
-from chipwise.deploy.measure.worker import requested
-from chipwise.deploy.runtimes.onnxruntime import OnnxRuntime
 from chipwise.errors import Unsupported
 from chipwise.model.arch.arch import ArchSpec
 from chipwise.model.arch.design import Design
-from chipwise.model.kinds.sound.published import encoder_of
-from chipwise.model.kinds.sound.stem import Ctc
+from chipwise.model.kinds.image.published import IMAGE_ENCODER
+from chipwise.model.kinds.sound.published import LISTENER, encoder_of
+from chipwise.model.ops.attention import AttentionOp
 from chipwise.model.ops.graph import OpGraph
 from chipwise.model.ops.matmul import Matmul
 from chipwise.model.ops.workload import Phase, Workload
 from chipwise.model.published.read import resolve
+from chipwise.model.walk.built import require_built
 from chipwise.model.walk.lower import lower
+from chipwise.model.walk.weights import weight_shapes
 from chipwise.predict.served.deployment import Deployment
 from chipwise.predict.served.estimate import estimate
 from chipwise.predict.served.request import Request
@@ -73,23 +71,52 @@ def test_a_model_that_is_not_exported_is_not_lowered() -> None:
         lowered(resolve("nvidia/parakeet-ctc-0.6b"))
 
 
+def test_whispers_encoder_is_a_model_of_its_own() -> None:
+    """Of Whisper tiny's 37.76 M parameters 8.21 M: 4 layers of 384, two convolutions, 1,500 positions."""
+    arch = encoder_of(resolve("openai/whisper-tiny"))
+    layer = 4 * 384**2 + 3 * 384 + 8 * 384**2 + 5 * 384 + 4 * 384
+    convs = 3 * 80 * 384 + 384 + 3 * 384**2 + 384
+    assert arch.parameters() == 4 * layer + convs + 1500 * 384 + 2 * 384 == 8_208_384
+    assert encoder_of(arch) is arch
+
+
+def test_what_is_not_lowered_is_named() -> None:
+    with pytest.raises(Unsupported, match="it does not take audio"):
+        LISTENER.require(resolve("gpt2"), work="lowered", lowered=True)
+    arch = resolve("facebook/wav2vec2-base-960h")
+    layer = replace(arch.layers[0], attention=replace(arch.layers[0].attention, causal=True))
+    with pytest.raises(Unsupported, match=r"layers\[0\]\.attention\.causal = True"):
+        lowered(replace(arch, layers=(layer,)))
+
+
+@pytest.mark.parametrize("name", ["facebook/wav2vec2-base-960h", "facebook/dinov2-small"])
+def test_published_encoders_are_predicted_and_not_exported(name: str) -> None:
+    """The message says what to do: their own tools write ONNX files, which chipwise measures."""
+    arch = resolve(name)
+    assert lowered(arch).ops
+    with pytest.raises(Unsupported, match="write it to ONNX with its own tools and measure that file"):
+        require_built(arch, work="measured")
+    with pytest.raises(Unsupported, match="does not export a published"):
+        weight_shapes(arch)
+
+
+def test_layers_that_nothing_reads_are_not_run() -> None:
+    """LLaVA reads the states before CLIP's last layer: 23 of 24 attentions, and no norm after them."""
+    tower = resolve("llava-hf/llava-1.5-7b-hf").towers[0]
+    ops = lowered(tower).ops
+    assert sum(isinstance(item.op, AttentionOp) for item in ops) == len(tower.layers) - 1 == 23
+    assert not any(item.place == "norm" for item in ops)
+
+
 @pytest.mark.parametrize(
-    ("name", "seconds", "given", "positions"),
-    [("facebook/wav2vec2-base-960h", 0.5, (8000,), 24), ("openai/whisper-tiny", 0.4, (80, 40), 20)],
+    ("name", "missing"),
+    [
+        ("Qwen/Qwen2-VL-2B-Instruct", "positions = 'rope'"),
+        ("google/gemma-3-4b-pt", "a projector with a norm"),
+        ("timm/eva02_tiny_patch14_224", "pooling = 'mean'"),
+    ],
 )
-def test_the_runtime_opens_what_is_exported(
-    name: str, seconds: float, given: tuple[int, ...], positions: int, tmp_path: Path
-) -> None:
-    """A sound goes in, and a row for each position comes out; the file says of how many seconds."""
-    arch = encoder_of(resolve(name)).hearing(seconds)
-    arch = replace(arch, layers=arch.layers[:1])
-    path = export(Design(arch=arch), random_weights(arch, seed=0), tmp_path / "model.onnx")
-    session = OnnxRuntime().open(path, capacity=2, batch=2, threads=1, options={})
-    sound = requested(session, np.random.default_rng(0), batch=2, prompt=1)
-    assert sound.shape == (2, *given)
-    assert session.facts["seconds"] == seconds
-    width = arch.outputs if isinstance(arch.head, Ctc) else arch.d_model
-    out = session.prefill(sound)
-    assert out.shape == (2, positions, width)
-    assert np.isfinite(out).all()
-    assert out.std() > 0
+def test_what_no_image_encoder_is_lowered_with_is_named(name: str, missing: str) -> None:
+    arch = resolve(name)
+    with pytest.raises(Unsupported, match=missing):
+        IMAGE_ENCODER.require(arch.towers[0] if arch.towers else arch, work="lowered", lowered=True)

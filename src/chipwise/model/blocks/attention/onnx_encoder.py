@@ -2,25 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 import numpy as np
 
-from chipwise.core.arrays import AnyArray
 from chipwise.errors import Unsupported
-from chipwise.model.arch.arch import ArchSpec
 from chipwise.model.arch.mixers import Attention
 from chipwise.model.blocks.onnx_graph import MICROSOFT, GraphBuilder
-
-
-def with_key_biases(arch: ArchSpec, weights: Mapping[str, AnyArray]) -> dict[str, AnyArray]:
-    """``weights`` with zeros for missing biases of keys, since queries, keys and values are one packed projection."""
-    found = dict(weights)
-    for i, layer in enumerate(arch.layers):
-        block = layer.attention
-        if block is not None and block.qkv_bias and not block.key_bias:
-            found[f"layers.{i}.attention.k.bias"] = np.zeros(block.kv_width, np.float32)
-    return found
 
 
 def add_heads(

@@ -6,8 +6,7 @@ from dataclasses import replace
 from typing import Literal
 
 from chipwise.model.arch.arch import ArchSpec
-from chipwise.model.arch.ends import Classes, Pooler, States
-from chipwise.model.kinds.image.stem import ImageStem
+from chipwise.model.arch.ends import Classes, Pooler
 from chipwise.model.kinds.question.projector.spec import Projector
 
 Gives = Literal["states", "vector", "logits", "tokens"]
@@ -23,27 +22,9 @@ def gives(arch: ArchSpec) -> Gives:
     return "vector" if pooled else "states"
 
 
-def given_shape(arch: ArchSpec, stem: ImageStem) -> tuple[int, ...]:
-    """Shape of the output for one image."""
-    kind = gives(arch)
-    if kind == "vector":
-        return (arch.head.projection or arch.d_model,)
-    if kind == "logits":
-        return (arch.outputs,)
-    if kind == "states":
-        return stem.tokens, arch.d_model
-    projector = arch.head_as(Projector)
-    return projector.tokens_of(stem.grid, stem.axes), projector.token_width
-
-
 def as_run(arch: ArchSpec) -> ArchSpec:
     """``arch`` as it is computed: without trailing layers whose results are unused, and then without the final norm."""
     if gives(arch) != "tokens" or not (projector := arch.head_as(Projector)).unused_layers:
         return arch
     kept = arch.layers[: len(arch.layers) - projector.unused_layers]
     return replace(arch, layers=kept, final_norm=False, head=replace(projector, unused_layers=0))
-
-
-def without_projector(arch: ArchSpec) -> ArchSpec:
-    """The tower without its projector, as it is computed."""
-    return replace(as_run(arch), head=States())

@@ -1,5 +1,6 @@
-"""Pretrained image encoders (export only, no training): DINOv2, CLIP's and SigLIP's towers, ViT without classes, BEiT,
-and the towers of vision-language models.
+"""Published image encoders, which are predicted, but neither exported nor trained.
+
+They are DINOv2, CLIP's and SigLIP's towers, ViT without classes, BEiT, and the towers of vision-language models.
 
 They have patches with learned positions or relative position biases (BEiT), optionally a norm of the patches (CLIP),
 and pre-norm layers whose blocks' outputs may be scaled (DINOv2, BEiT). The output is the states of all positions, one
@@ -16,7 +17,7 @@ from chipwise.model.arch.ends import Classes, Pooler, States
 from chipwise.model.arch.layer import Layer
 from chipwise.model.arch.mixers import Attention
 from chipwise.model.kinds.form import Form
-from chipwise.model.kinds.image import lower_published, weights
+from chipwise.model.kinds.image import lower_published
 from chipwise.model.kinds.image.distances.spec import bias_rows
 from chipwise.model.kinds.image.form import same_patches, sketch
 from chipwise.model.kinds.image.gives import as_run, gives
@@ -33,11 +34,6 @@ _WHERE = "in encoders of images"
 def _encodes(arch: ArchSpec) -> bool:
     """Whether an image model has no classes, or scaled blocks."""
     return not isinstance(arch.head, Classes) or any(layer.scale for layer in arch.layers)
-
-
-def builds_projector(arch: ArchSpec) -> bool:
-    """Whether chipwise also builds the tower's projector."""
-    return next(_projector_departures(arch), None) is None
 
 
 def _departures(arch: ArchSpec) -> Iterator[str]:
@@ -101,13 +97,9 @@ IMAGE_ENCODER = Form(
     other="it does not encode images",
     departures=_departures,
     does=lambda arch: "encodes images",
-    weights=(weights.encoder_stem, weights.encoder_head),
-    graph="image.graph_published",
-    module="image.module",
     as_run=as_run,
     operators=lower_published.OPERATORS,
     sketch=sketch,
     check_cut=same_patches,
-    shrinks=True,
-    untrained="published encoders of images are exported and measured alone",
+    untrained="published encoders of images are only predicted",
 )

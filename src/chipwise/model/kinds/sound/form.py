@@ -24,7 +24,7 @@ from chipwise.model.kinds.sound import lower, weights
 from chipwise.model.kinds.sound.stem import Ctc, SoundConv, SoundStem
 
 GLOBAL = "global"  # attention over the whole sound
-UNTRAINED = "published models that hear are exported and measured alone"
+UNTRAINED = "published models that hear are only predicted"
 KERNEL, STRIDES = 3, (1, 2)  # kernel size and strides of the convolutions over frames
 _FREE = {"stem", "classes", "head", "causal", "chunk", "conv", "norm"}  # ``later`` fields that speech recognisers set
 

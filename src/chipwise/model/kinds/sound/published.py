@@ -1,4 +1,4 @@
-"""Pretrained audio encoders (export only, no training): wav2vec 2.0, HuBERT, and Whisper's encoder.
+"""Published audio encoders (predicted, not exported or trained): wav2vec 2.0, HuBERT, and Whisper's encoder.
 
 They have convolutions over samples or log-mel frames, optionally a matrix, positions by a wide convolution or a table,
 layers of attention over the whole sound with norms before or after their blocks, and optionally a matrix over
@@ -17,7 +17,7 @@ from chipwise.model.arch.feed_forward import FeedForward
 from chipwise.model.arch.layer import Layer
 from chipwise.model.arch.mixers import Attention
 from chipwise.model.kinds.form import Form
-from chipwise.model.kinds.sound import lower, weights
+from chipwise.model.kinds.sound import lower
 from chipwise.model.kinds.sound.form import UNTRAINED, not_cut, sketch
 from chipwise.model.kinds.sound.stem import Ctc, SoundStem
 
@@ -77,10 +77,6 @@ LISTENER = Form(
     other="it does not take audio",
     departures=_departures,
     does=lambda arch: "transcribes sound",
-    weights=(weights.sound, weights.characters),
-    graph="sound.graph_published",
-    module="sound.module",
-    folders="sound.hf",
     operators=lower.PUBLISHED,
     sketch=sketch,
     check_cut=not_cut,

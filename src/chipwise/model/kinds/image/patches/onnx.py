@@ -62,8 +62,6 @@ def _table(graph: GraphBuilder, arch: ArchSpec, stem: ImageStem) -> AnyArray:
     width = arch.d_model
     if arch.positions == "learned":
         table = graph.weight("positions.weight", (arch.max_tokens, width)).copy()
-        if spare := stem.tokens - arch.max_tokens:  # registers after the class token have no positions
-            table = np.concatenate([table[:1], np.zeros((spare, width), np.float32), table[1:]])
     else:
         table = np.zeros((stem.tokens if stem.prefix_tokens else 1, width), np.float32)
     if stem.prefix_tokens:
