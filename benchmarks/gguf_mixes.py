@@ -82,14 +82,14 @@ def main() -> None:
     for name in args.stock:
         mix = stock_mix(name, file)
         promise = run.promise(name, mix, {})
-        chosen = run.choose(
+        chosen, _ = run.choose(
             {
                 "size": promise.size_bytes,
                 "time": (promise.predicted_s or 0.0) * 1.000001,
                 "prefill": PREFILL_SLACK * (promise.predicted_prefill_s or 0.0),
             }
         )
-        (own_s, stock_s), again = run.race([chosen, mix])
+        (own_s, stock_s), again = run.race([(chosen, "f16"), (mix, "f16")])
         rows.append(row(run, mix, promise, stock_s, again))
         rows.append(row(run, chosen, run.promise(f"chosen at {name}", chosen, {}), own_s, again))
         run.forget(chosen)
@@ -97,7 +97,7 @@ def main() -> None:
             print(each, flush=True)
     for number in range(args.random):
         mix = random_mix(run, number)
-        (step_s, usual_s), again = run.race([mix, usual])
+        (step_s, usual_s), again = run.race([(mix, "f16"), (usual, "f16")])
         rows.append(row(run, mix, run.promise(f"random {number}", mix, {}), step_s, again))
         rows[-1]["usual_ms"] = f"{1e3 * usual_s.step_s:.4f}"
         run.forget(mix)

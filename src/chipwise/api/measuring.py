@@ -39,6 +39,7 @@ def quantize(
     values: Mapping[str, float] | None = None,
     tpot: str | None = None,
     memory: str | None = None,
+    context: int | None = None,
     weights: str | None = None,
     device: str | None = None,
     dry_run: bool = False,
@@ -70,6 +71,8 @@ def quantize(
         values: ONNX: values to which inputs are fixed in the written file, which then ignores them.
         tpot: GGUF: the longest decode step, such as ``<= 8 ms``.
         memory: GGUF: the most bytes of weights, such as ``<= 400 MB``. Without any limit: size and time of Q4_K_M.
+        context: GGUF: tokens whose keys and values count as memory and are read by a step; their format (f16, q8_0,
+            q4_0) is then chosen together with the weights'. None: f16, which does not count.
         weights: GGUF: one format for all matrices, such as ``q4_k``, instead of a mix.
         device: GGUF: a chip that is not here, whose times are predicted from its data sheet.
         dry_run: GGUF: choose and promise, but write and measure no file.
@@ -89,7 +92,14 @@ def quantize(
     """
     target = None if out is None else Path(out)
     if not isinstance(model, str | Path) or not (Path(model).is_dir() or Path(model).suffix == ".gguf"):
-        _refuse("a GGUF file or a Hugging Face folder", tpot=tpot, memory=memory, weights=weights, device=device)
+        _refuse(
+            "a GGUF file or a Hugging Face folder",
+            tpot=tpot,
+            memory=memory,
+            context=context,
+            weights=weights,
+            device=device,
+        )
         if dry_run or not isinstance(data, str | Path | Mapping):
             raise SpecError(
                 "only applies to a GGUF file or a Hugging Face folder", field="dry_run" if dry_run else "data"
@@ -106,8 +116,8 @@ def quantize(
     for module in ("torch", "tokenizers", "safetensors", "gguf", "scipy"):
         require(module)
     return files.quantize_gguf(
-        Path(model), [data] if isinstance(data, str | Path) else data, tpot=tpot, memory=memory, weights=weights,
-        device=device, dry_run=dry_run, out=target, seed=seed, resume=resume, on_progress=on_progress,
+        Path(model), [data] if isinstance(data, str | Path) else data, tpot=tpot, memory=memory, context=context,
+        weights=weights, device=device, dry_run=dry_run, out=target, seed=seed, resume=resume, on_progress=on_progress,
     )  # fmt: skip
 
 

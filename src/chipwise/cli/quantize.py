@@ -47,6 +47,14 @@ def command(
     memory: Annotated[
         str | None, typer.Option(help="GGUF: most memory of the weights, such as '<= 400 MB'. Default: that of Q4_K_M.")
     ] = None,
+    context: Annotated[
+        int | None,
+        typer.Option(
+            help="GGUF: tokens whose keys and values count as memory; their format is chosen with the weights'. "
+            "Default: f16, not counted.",
+            min=64,
+        ),
+    ] = None,
     weights: Annotated[
         str | None, typer.Option("--format", help="GGUF: one format for all matrices, such as q4_k, instead of a mix.")
     ] = None,
@@ -91,6 +99,7 @@ def command(
             values=answers.parse_values(value or ()),
             tpot=tpot,
             memory=memory,
+            context=context,
             weights=weights,
             device=device,
             dry_run=dry_run,
@@ -151,7 +160,9 @@ def _print_gguf(found: answers.QuantisedGguf) -> None:
     for item in (found.chosen, *found.stock):
         times = (item.predicted_s, item.step_s, item.predicted_prefill_s, item.prefill_s)
         table.add(
-            item.name + ("" if item.keeps else " (beyond the limits)"),
+            item.name
+            + ("" if item.cache == "f16" else f", KV {item.cache}")
+            + ("" if item.keeps else " (beyond the limits)"),
             units.show(item.size_bytes, "bytes"),
             *("–" if value is None else units.show(value, "time") for value in times),
             f"{item.predicted_loss:.4f}",

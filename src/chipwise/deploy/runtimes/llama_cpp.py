@@ -22,7 +22,7 @@ try:
 except ImportError:  # pragma: no cover - depends on what is installed
     raise MissingExtra("llama-cpp-python", "llama-cpp") from None
 
-CACHES = {"f32": 0, "f16": 1, "q8_0": 8}  # ggml's codes of these types
+CACHES = {"f32": 0, "f16": 1, "q8_0": 8, "q4_0": 2}  # ggml's codes of these types
 _LEAST_LEVEL = 3  # log level: 3 is a warning, 4 an error
 _warnings: list[str] = []
 
@@ -154,7 +154,7 @@ class LlamaCpp:
     def open(
         self, path: Path, *, capacity: int, batch: int, threads: int, options: Mapping[str, object]
     ) -> LlamaCppSession:
-        """Loads a GGUF file. Options: ``cache``, the format of keys and values (f32, f16, q8_0)."""
+        """Loads a GGUF file. Options: ``cache``, the format of keys and values (f32, f16, q8_0, q4_0)."""
         cache = str(options.get("cache", "f32"))
         if cache not in CACHES:
             raise UnknownName("cache format", cache, CACHES)

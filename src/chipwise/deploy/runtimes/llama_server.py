@@ -22,7 +22,7 @@ from chipwise.core.digest import plain
 from chipwise.core.workers import Message, answer_once, ask_once
 from chipwise.errors import MeasurementError, MissingExtra
 
-CACHES = {"f32": "GGML_TYPE_F32", "f16": "GGML_TYPE_F16"}
+CACHES = {"f32": "GGML_TYPE_F32", "f16": "GGML_TYPE_F16", "q8_0": "GGML_TYPE_Q8_0", "q4_0": "GGML_TYPE_Q4_0"}
 TIMEOUT_S = 600.0
 BEGIN = 4  # tokens of the text that a generated continuation starts from
 
@@ -37,8 +37,8 @@ class LlamaServer:
 
     Args:
         path: The file.
-        cache: Format of keys and values: ``f32``, which avoids the attention kernel that rounds to FP16, or ``f16``,
-            llama.cpp's default.
+        cache: Format of keys and values: ``f32``, which avoids the attention kernel that rounds to FP16, ``f16``,
+            llama.cpp's default, ``q8_0`` or ``q4_0``.
         context: Most tokens of a prompt together with its continuation.
 
     Raises:

@@ -12,9 +12,10 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import numpy as np
+import numpy.typing as npt
 
 from chipwise.core.workers import Message, answer_once, ask_once
 from chipwise.deploy.runtimes.llama_server import LlamaServer
@@ -34,68 +35,94 @@ class FileTimes(NamedTuple):
     prefill_s: float  # of PREFILL tokens
 
 
-def file_times(files: Sequence[Path], *, rounds: int = ROUNDS) -> list[FileTimes]:
+def file_times(
+    files: Sequence[Path], *, caches: Sequence[str] | None = None, depth: int = PROMPT, rounds: int = ROUNDS
+) -> list[FileTimes]:
     """The least seconds of a decode step and of a prompt of each file over all rounds, in which files take turns.
+
+    Args:
+        files: GGUF files.
+        caches: Format of keys and values for each file; None: llama.cpp's default, ``f16``.
+        depth: Tokens before the first step that is timed.
+        rounds: Rounds of steps; half as many of prompts.
 
     Raises:
         WorkerError: llama.cpp ended the process.
         MeasurementError: llama.cpp cannot load a file.
     """
-    request = {"files": [str(file) for file in files], "rounds": rounds}
+    held = list(caches or ["f16"] * len(files))
+    request = {"files": [str(file) for file in files], "caches": held, "depth": depth, "rounds": rounds}
     reply = ask_once([sys.executable, "-m", __name__], request, timeout_s=_TIMEOUT_S, name="llama.cpp")
     if "error" in reply:
         raise MeasurementError(str(reply["error"]))
-    return [FileTimes(*(min(map(float, values)) for values in zip(*each, strict=True))) for each in reply["seconds"]]
+    return [FileTimes(*map(float, each)) for each in reply["seconds"]]
 
 
-def _clock(file: str) -> Callable[[int], FileTimes]:
-    """A function that runs a round, given its number."""
-    if importlib.util.find_spec("llama_cpp") is None:
-        server = LlamaServer(file, context=PREFILL + 2 * STEPS)
+class Clock(Protocol):
+    """Times one file."""
 
-        def spent(prompt: Sequence[int], new: int) -> float:
-            begun = time.process_time()
-            server.complete(prompt, new)
-            return time.process_time() - begun
+    def prefill_s(self, number: int) -> float:
+        """Seconds of a prompt in round ``number``."""
 
-        def asked(number: int) -> FileTimes:
-            long = [3 + number, *range(4, 3 + PREFILL)]  # another first token, so that no cached prompt is reused
-            prefill_s = spent(long, 1)
-            short = long[:PROMPT]
-            spent(short, 1)
-            return FileTimes((spent(short, _FEW + STEPS) - spent(short, _FEW)) / STEPS, prefill_s)
+    def step_s(self) -> float:
+        """Seconds of a decode step after ``depth`` tokens."""
 
-        return asked
-    runtime = import_module("chipwise.deploy.runtimes.llama_cpp").LlamaCpp()
-    session = runtime.open(Path(file), capacity=PREFILL + STEPS, batch=1, threads=1, options={"cache": "f16"})
-    tokens = np.arange(3, 3 + PREFILL)[None] % session.vocab_size
 
-    def timed(_number: int) -> FileTimes:
+class _ServerClock:
+    """By llama.cpp's server: a step is the difference between a longer and a shorter answer."""
+
+    def __init__(self, file: str, cache: str, depth: int) -> None:
+        self._server = LlamaServer(file, cache=cache, context=max(PREFILL, depth) + _FEW + 2 * STEPS)
+        self._prompt = [3 + i % PREFILL for i in range(depth)]
+
+    def _spent(self, prompt: Sequence[int], new: int) -> float:
+        begun = time.process_time()
+        self._server.complete(prompt, new)
+        return time.process_time() - begun
+
+    def prefill_s(self, number: int) -> float:
+        return self._spent([4 + number, *range(5, 4 + PREFILL)], 1)  # a first token of its own: nothing is cached
+
+    def step_s(self) -> float:
+        self._spent(self._prompt, 1)  # so that the prompt is cached
+        return (self._spent(self._prompt, _FEW + STEPS) - self._spent(self._prompt, _FEW)) / STEPS
+
+
+class _SessionClock:
+    """By llama-cpp-python, step by step."""
+
+    def __init__(self, file: str, cache: str, depth: int) -> None:
+        runtime = import_module("chipwise.deploy.runtimes.llama_cpp").LlamaCpp()
+        capacity = max(PREFILL, depth) + STEPS
+        self._session = runtime.open(Path(file), capacity=capacity, batch=1, threads=1, options={"cache": cache})
+        self._tokens, self._depth = np.arange(3, 3 + capacity)[None] % self._session.vocab_size, depth
+
+    def _spent(self, run: Callable[[npt.NDArray[np.int64]], object], tokens: npt.NDArray[np.int64]) -> float:
         begun = time.thread_time()
-        session.prefill(tokens)
-        prefill_s = time.thread_time() - begun
-        session.prefill(tokens[:, :PROMPT])
-        steps = []
-        for i in range(STEPS):
-            begun = time.thread_time()
-            session.decode(tokens[:, i : i + 1])
-            steps.append(time.thread_time() - begun)
-        return FileTimes(float(np.median(steps)), prefill_s)
+        run(tokens)
+        return time.thread_time() - begun
 
-    return timed
+    def prefill_s(self, number: int) -> float:
+        return self._spent(self._session.prefill, self._tokens[:, :PREFILL])
+
+    def step_s(self) -> float:
+        self._session.prefill(self._tokens[:, : self._depth])
+        return float(np.median([self._spent(self._session.decode, self._tokens[:, i : i + 1]) for i in range(STEPS)]))
 
 
 def answer(request: Mapping[str, object]) -> Message:
     """Computes the reply to a request of :func:`file_times`."""
-    files, rounds = request["files"], request["rounds"]
-    if not isinstance(files, list) or not isinstance(rounds, int):
-        raise MeasurementError("the request must have a list of files and a number of rounds")
-    clocks = [_clock(file) for file in files]
-    found: list[list[FileTimes]] = [[] for _ in clocks]
-    for number in range(rounds):
-        for times, clock in zip(found, clocks, strict=True):
-            times.append(clock(number))
-    return {"seconds": found}
+    files, caches, depth, rounds = (request[name] for name in ("files", "caches", "depth", "rounds"))
+    if not (
+        isinstance(files, list) and isinstance(caches, list) and isinstance(depth, int) and isinstance(rounds, int)
+    ):
+        raise MeasurementError("the request must have files, a cache format for each, a depth and a number of rounds")
+    made = _ServerClock if importlib.util.find_spec("llama_cpp") is None else _SessionClock
+    clocks: list[Clock] = [made(file, cache, depth) for file, cache in zip(files, caches, strict=True)]
+    prompts = [[clock.prefill_s(number) for clock in clocks] for number in range(max(1, rounds // 2))]
+    steps = [[clock.step_s() for clock in clocks] for _ in range(rounds)]
+    least = (map(min, zip(*times, strict=True)) for times in (steps, prompts))
+    return {"seconds": [list(pair) for pair in zip(*least, strict=True)]}
 
 
 def main() -> int:

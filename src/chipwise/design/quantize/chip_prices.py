@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from chipwise.deploy.export.gguf import PROJECTIONS, layout
 from chipwise.deploy.runtimes.ggml import TYPES
+from chipwise.design.quantize.kv_cache import USUAL_CACHE
 from chipwise.design.quantize.mixes import Prices, Shape
 from chipwise.errors import ChipwiseError, Unsupported
 from chipwise.model.arch.arch import ArchSpec
@@ -17,6 +18,7 @@ from chipwise.predict.served.estimate import estimates
 from chipwise.predict.served.request import Request
 
 _NAMES = {"F16": "fp16", "Q2_K": "q2_k_block"}  # of formats whose names in data sheets are not the lower-case ones
+_CACHES = {USUAL_CACHE: "fp16", "q8_0": "int8", "q4_0": "int4"}  # as data sheets name cache formats
 _RUNTIME = "llama.cpp"
 
 
@@ -28,6 +30,7 @@ class ChipPrices:
     rest_s: float
     low: float  # bounds of a step's time as shares of the prediction, nine times in ten
     high: float
+    extra_s: Mapping[str, float]  # seconds of a step with each cache format beyond those with the usual one
 
 
 def predict_prices(
@@ -71,7 +74,17 @@ def predict_prices(
         wrong = next((each for each in found.values() if isinstance(each, ChipwiseError)), None)
         raise wrong or Unsupported(f"no GGUF format can be priced on {device}")
     _price_heads(prices, shapes)
-    return ChipPrices(prices=prices, rest_s=min(rest_s), low=low, high=high)
+    usual = next(
+        request for name, request in zip(formats, requests, strict=True) if isinstance(found[name], CostEstimate)
+    )
+    caches = [replace(usual, deployment=replace(usual.deployment, kv=kv)) for kv in _CACHES.values()]
+    steps = {
+        name: each.tpot_s
+        for name, each in zip(_CACHES, estimates(caches), strict=True)
+        if isinstance(each, CostEstimate)
+    }
+    extra_s = {name: step_s - steps[USUAL_CACHE] for name, step_s in steps.items()}
+    return ChipPrices(prices=prices, rest_s=min(rest_s), low=low, high=high, extra_s=extra_s)
 
 
 def _shape_of(place: str, arch: ArchSpec, shapes: Mapping[str, Shape]) -> Shape | None:

@@ -18,6 +18,7 @@ from chipwise.core.arrays import Float32Array, Float64Array
 from chipwise.deploy.export.gguf import NORMS, PROJECTIONS, layout, split_halves
 from chipwise.deploy.export.gguf_read import GgufFile, read_arch
 from chipwise.deploy.runtimes.ggml import TYPES, Rounding, ggml
+from chipwise.design.quantize.kv_cache import CACHES, USUAL_CACHE, RoundedCacheAttention
 from chipwise.errors import SpecError
 from chipwise.model.arch.layer import Layer
 from chipwise.model.kinds.text.module import LayerModule
@@ -64,12 +65,15 @@ class StreamedDecoder:
         """The token table's rows (B, T, D)."""
         return F.embedding(tokens_BT, torch.from_numpy(self.matrix("token_embd.weight")))
 
-    def layer(self, number: int) -> LayerModule:
-        """One layer with its weights, which need no gradients."""
+    def layer(self, number: int, cache: str = USUAL_CACHE) -> LayerModule:
+        """One layer with its weights, which need no gradients; ``cache`` rounds keys and values (f16: not at all)."""
         block = self.blocks[number]
         attention = None if block.attention is None else block.attention[0]
         with torch.device("meta"):
             module = LayerModule(self.arch, Layer(attention=attention, ffn=block.ffn[0]))
+            if attention is not None and cache != USUAL_CACHE:
+                module.attention = RoundedCacheAttention(attention, self.arch.d_model, self.arch.norm_eps)
+                module.attention.kind, module.attention.interleaved = CACHES[cache], self.file.interleaves
         weights = {}
         for name in module.state_dict():
             place, _, part = name.rpartition(".")
@@ -104,12 +108,16 @@ class StreamedDecoder:
 
     @torch.no_grad()
     def head_inputs(
-        self, tokens_BT: Tensor, mix: Mapping[str, str] | None = None, on_layer: Callable[[int], None] = lambda n: None
+        self,
+        tokens_BT: Tensor,
+        mix: Mapping[str, str] | None = None,
+        cache: str = USUAL_CACHE,
+        on_layer: Callable[[int], None] = lambda n: None,
     ) -> Tensor:
         """Inputs of the head (B, T, D); with a mix, inputs of its matrices are rounded as llama.cpp's kernels do."""
         x_BTD = self.embedded(tokens_BT)
         for number in range(len(self.blocks)):
-            layer = self.layer(number)
+            layer = self.layer(number, cache)
             for place, name in self.matrix_places(number).items() if mix else ():
                 how = TYPES[mix[name]].activations if mix else "none"
                 layer.get_submodule(place).register_forward_pre_hook(partial(_rounded_input, how))

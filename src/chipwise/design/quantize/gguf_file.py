@@ -39,6 +39,7 @@ from chipwise.deploy.runtimes.llama_timing import PREFILL, PROMPT, STEPS, FileTi
 from chipwise.design.limits import parse_constraints
 from chipwise.design.quantize.chip_prices import predict_prices
 from chipwise.design.quantize.decoder import StreamedDecoder, divergence
+from chipwise.design.quantize.kv_cache import USUAL_CACHE, CacheFormat, cache_bytes, offered_caches
 from chipwise.design.quantize.losses import Sensitivity, measure_losses
 from chipwise.design.quantize.mixes import Prices, choose_mix, measure_prices
 from chipwise.design.quantize.windows import Windows, text_files, windows_of
@@ -46,6 +47,7 @@ from chipwise.errors import ChipwiseError, Infeasible, SpecError, StudyError, Un
 from chipwise.model.arch.design import Design
 
 OnProgress = Callable[[str, int, int], None]
+Held = tuple[Mix, str]  # a mix, and the format of its keys and values
 FORMATS = tuple(name for name in TYPES if name not in ("F32", "IQ2_S", "IQ3_XXS"))
 USUAL = "Q4_K_M"  # the stock mix whose size and time are the limits if none are given
 PRICE_ROUNDS, PROMPT_ROUNDS = 24, 5
@@ -61,7 +63,7 @@ class GgufMix:
     """A mix: what is promised and what was measured (None if it was not)."""
 
     name: str
-    size_bytes: int  # of all tensors
+    size_bytes: int  # of all tensors, without the cache
     predicted_loss: float  # divergence in nats per token
     predicted_s: float | None  # a decode step
     loss: float | None = None  # measured on held-out text
@@ -71,6 +73,8 @@ class GgufMix:
     prefill_s: float | None = None
     domains: Mapping[str, float] = field(default_factory=dict)  # measured divergence by text file
     keeps: bool = True  # whether the limits are kept, by prediction
+    cache: str = USUAL_CACHE  # format of keys and values
+    cache_bytes: int = 0  # of keys and values of the context; 0 where none is stated
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
@@ -106,6 +110,7 @@ def quantize_gguf(
     *,
     tpot: str | None,
     memory: str | None,
+    context: int | None,
     weights: str | None,
     device: str | None,
     dry_run: bool,
@@ -135,7 +140,7 @@ def quantize_gguf(
     kept = Kept(folder, identity, resume=resume)
     try:
         file = GgufFile.open(as_gguf(source, folder) if source.is_dir() else source)
-        run = GgufRun(file, texts, kept, device=device, seed=seed, on_progress=on_progress)
+        run = GgufRun(file, texts, kept, device=device, context=context, seed=seed, on_progress=on_progress)
         found = run.answer(target, limits, kind, dry_run=dry_run)
     except ChipwiseError:
         if not (folder / _LOSSES / "begin.json").exists():  # nothing is known yet that a later run could use
@@ -221,7 +226,9 @@ class GgufRun:
         device: str | None,
         seed: int,
         on_progress: OnProgress,
+        context: int | None = None,
     ) -> None:
+        self.context, self.depth = context, max(PROMPT, (context or 0) - STEPS)
         self.file, self.kept, self.device, self.progress = file, kept, device, on_progress
         self.decoder, self.shapes = StreamedDecoder(file), matrices(file)
         self.text: Windows = windows_of(file, texts, max_tokens=self.decoder.arch.max_tokens)
@@ -229,6 +236,8 @@ class GgufRun:
             self.decoder, self.text.calibration, FORMATS, kept.folder / _LOSSES, seed=seed, on_progress=on_progress
         )
         self.losses = self.found.losses
+        if context is not None and context > self.decoder.arch.max_tokens:
+            raise SpecError(f"the model reads at most {self.decoder.arch.max_tokens:,} tokens", field="context")
         shapes, self.spread = sorted(set(self.shapes.values())), (1 - TIME_ERROR, 1 + TIME_ERROR)
         self.rest_s = self.prompt_rest_s = 0.0
         self.prompt_prices: Prices = {}  # none on a chip that is not here
@@ -238,11 +247,15 @@ class GgufRun:
             self.prices: Prices = self._timed("prices", shapes, rounds=PRICE_ROUNDS)
             self.prompt_prices = self._timed("prompt prices", inner, rounds=PROMPT_ROUNDS, tokens=PREFILL)
             usual = stock_mix(USUAL, file)
-            found = self.race([usual])[0][0]
-            self.rest_s = max(0.0, found.step_s - self._products_s(usual))
-            self.prompt_rest_s = max(0.0, found.prefill_s - self._prompt_products_s(usual))
+            caches = (USUAL_CACHE,) if context is None else offered_caches(self.decoder.arch)
+            times = dict(zip(caches, self.race([(usual, cache) for cache in caches])[0], strict=True))
+            self.rest_s = max(0.0, times[USUAL_CACHE].step_s - self._products_s(usual))
+            self.prompt_rest_s = max(0.0, times[USUAL_CACHE].prefill_s - self._prompt_products_s(usual))
+            extra_s: Mapping[str, float] = {
+                cache: each.step_s - times[USUAL_CACHE].step_s for cache, each in times.items()
+            }
         else:
-            chip = predict_prices(self.decoder.arch, self.shapes, device, FORMATS, context=PROMPT + STEPS)
+            chip = predict_prices(self.decoder.arch, self.shapes, device, FORMATS, context=self.depth + STEPS)
             self.prices, self.rest_s, self.spread = chip.prices, chip.rest_s, (chip.low, chip.high)
             self.losses = {
                 name: {kind: loss for kind, loss in own.items() if (kind, self.shapes[name]) in chip.prices}
@@ -250,7 +263,34 @@ class GgufRun:
             }
             if bare := [name for name, own in self.losses.items() if not own]:
                 raise Unsupported(f"no GGUF format that {bare[0]} can be stored in has a price on {device}")
+            extra_s = chip.extra_s
+        self.caches = self._cache_formats(extra_s) if context is not None else (CacheFormat(name=USUAL_CACHE),)
         self._original: Tensor | None = None
+
+    def _cache_formats(self, extra_s: Mapping[str, float]) -> tuple[CacheFormat, ...]:
+        """The cache formats of this context, with the divergence that each adds on the calibration text."""
+        tokens, inputs = torch.from_numpy(self.text.calibration), list[Tensor]()
+        names = [name for name in offered_caches(self.decoder.arch) if name in extra_s]
+
+        def scored() -> list[float]:
+            inputs.append(self.decoder.head_inputs(tokens))
+            head, made = self.decoder.head(), [0.0]
+            for number, name in enumerate(names[1:], start=1):
+                self.progress("scoring cache formats", number, len(names))
+                other = self.decoder.head_inputs(tokens, cache=name)
+                made.append(float(divergence((inputs[0], head), (other, head), tokens)[0].mean()))
+            return made
+
+        losses = self.kept.numbers("cache losses", scored)
+        return tuple(
+            CacheFormat(
+                name=name,
+                size_bytes=cache_bytes(self.decoder.arch, name, self.context or 0),
+                loss=loss,
+                extra_s=extra_s[name],
+            )
+            for name, loss in zip(names, losses, strict=True)
+        )
 
     def _timed(self, key: str, shapes: Sequence[tuple[int, int]], *, rounds: int, tokens: int = 1) -> Prices:
         keys = [(kind, shape) for kind in FORMATS for shape in shapes if TYPES[kind].fits(shape[1])]
@@ -273,20 +313,28 @@ class GgufRun:
         mixes = {name: stock_mix(name, self.file) for name in STOCK}
         usual = None if limits or kind is not None else mixes[USUAL]
         if usual is not None:
-            limits = {"size": mix_bytes(self.file, usual), "time": self._predicted_s(usual) or math.inf}
-        stock = {name: self.promise(name, mix, limits) for name, mix in mixes.items() if self._known(mix)}
+            promise = self.promise(USUAL, usual, {})
+            limits = {
+                "size": promise.size_bytes + promise.cache_bytes,
+                "time": promise.predicted_s or math.inf,
+            }
+        stock = {name: self._best_cache(name, mix, limits) for name, mix in mixes.items() if self._known(mix)}
         rival = min((each for each in stock.values() if each.keeps), key=lambda each: each.predicted_loss, default=None)
         if kind is None and rival is not None and rival.predicted_prefill_s is not None:
             limits = {**limits, "prefill": PREFILL_SLACK * rival.predicted_prefill_s}
-        chosen = self.choose(limits) if kind is None else self._uniform(kind)
-        promise = self.promise("chosen" if kind is None else f"all {kind}", chosen, limits)
+        if kind is None:
+            chosen, cache = self.choose(limits)
+            promise = self.promise("chosen", chosen, limits, cache)
+        else:
+            chosen = self._uniform(kind)
+            promise = self.promise(f"all {kind}", chosen, limits)
         if kind is not None:
             rival = min(stock.values(), key=lambda each: abs(each.size_bytes - promise.size_bytes), default=None)
         found = QuantisedGguf(
             source=str(self.file.path),
             file=None,
             verdict="dry run; nothing was written",
-            plan=self._plan(chosen),
+            plan=self._plan(chosen, promise),
             limits=limits,
             chosen=promise,
             stock=tuple(stock.values()),
@@ -299,7 +347,7 @@ class GgufRun:
         )
         if dry_run:
             return found
-        against = [] if rival is None else [mixes[rival.name]]
+        against = [] if rival is None else [(mixes[rival.name], rival.cache)]
         repeatability = None
         if self.device is None:
             promise, chosen, times, repeatability = self._kept_time(promise, chosen, limits, against, usual)
@@ -318,7 +366,7 @@ class GgufRun:
             found,
             file=str(target),
             verdict=verdict,
-            plan=self._plan(chosen),
+            plan=self._plan(chosen, rival if stock_wins and rival is not None else promise),
             chosen=promise,
             stock=tuple(rival if rival is not None and each.name == rival.name else each for each in found.stock),
             formats=chosen,
@@ -328,7 +376,7 @@ class GgufRun:
         )
 
     def _kept_time(
-        self, promise: GgufMix, mix: Mix, limits: Mapping[str, float], against: Sequence[Mix], usual: Mix | None
+        self, promise: GgufMix, mix: Mix, limits: Mapping[str, float], against: Sequence[Held], usual: Mix | None
     ) -> tuple[GgufMix, Mix, list[FileTimes], float]:
         """Times the choice in turns with stock mixes; chooses again with less time while a limit is broken.
 
@@ -337,7 +385,8 @@ class GgufRun:
         """
         slack = {"time": 1.0, "prefill": 1.0}
         for attempt in range(_ATTEMPTS):
-            times, repeatability = self.race([mix, *against, *([] if usual is None else [usual])])
+            stock = [] if usual is None else [(usual, USUAL_CACHE)]
+            times, repeatability = self.race([(mix, promise.cache), *against, *stock])
             over = {
                 "time": times[0].step_s / (limits.get("time", math.inf) if usual is None else times[-1].step_s),
                 "prefill": times[0].prefill_s / (PREFILL_SLACK * times[1].prefill_s) if "prefill" in limits else 0.0,
@@ -348,8 +397,8 @@ class GgufRun:
                 break
             slack = {name: share / max(1.0, over[name]) for name, share in slack.items()}
             self.forget(mix)
-            mix = self.choose(limits, slack)
-            promise = self.promise(promise.name, mix, limits)
+            mix, cache = self.choose(limits, slack)
+            promise = self.promise(promise.name, mix, limits, cache)
         return promise, mix, times, repeatability
 
     def _known(self, mix: Mix) -> bool:
@@ -383,27 +432,57 @@ class GgufRun:
     def _predicted_s(self, mix: Mix) -> float | None:
         return self._products_s(mix) + self.rest_s if self._known(mix) else None
 
-    def promise(self, name: str, mix: Mix, limits: Mapping[str, float]) -> GgufMix:
-        """Size, predicted divergence and predicted time of a mix, and whether it keeps the limits."""
+    def promise(self, name: str, mix: Mix, limits: Mapping[str, float], cache: CacheFormat | None = None) -> GgufMix:
+        """Size, predicted divergence and time of a mix with a cache format, and whether they keep the limits."""
+        held = cache or self.caches[0]
         size, step_s = mix_bytes(self.file, mix), self._predicted_s(mix)
+        step_s = None if step_s is None else step_s + held.extra_s
         prefill_s = self._prompt_products_s(mix) + self.prompt_rest_s if self.prompt_prices else None
-        keeps = size <= limits.get("size", math.inf) and (step_s or math.inf) <= limits.get("time", math.inf) * 1.0001
+        fits = size + held.size_bytes <= limits.get("size", math.inf)
         return GgufMix(
             name=name,
             size_bytes=size,
-            predicted_loss=sum(self.losses[each][kind] for each, kind in mix.items()),
+            predicted_loss=sum(self.losses[each][kind] for each, kind in mix.items()) + held.loss,
             predicted_s=step_s,
             predicted_prefill_s=prefill_s,
-            keeps=keeps,
+            keeps=fits and (step_s or math.inf) <= limits.get("time", math.inf) * 1.0001,
+            cache=held.name,
+            cache_bytes=held.size_bytes,
         )
 
-    def choose(self, limits: Mapping[str, float], slack: Mapping[str, float] | None = None) -> Mix:
-        """The mix of least loss within limits, times ``slack`` those of time; the solver's are of matrices alone."""
+    def _best_cache(self, name: str, mix: Mix, limits: Mapping[str, float]) -> GgufMix:
+        """A stock mix with the cache format that keeps the limits at the least divergence."""
+        made = [self.promise(name, mix, limits, cache) for cache in self.caches]
+        return min(made, key=lambda each: (not each.keeps, each.predicted_loss))
+
+    def choose(self, limits: Mapping[str, float], slack: Mapping[str, float] | None = None) -> tuple[Mix, CacheFormat]:
+        """The mix and the cache format of least loss within limits, times ``slack`` those of time."""
+        found: list[tuple[float, Mix, CacheFormat]] = []
+        refused: Infeasible | None = None
+        for cache in self.caches:
+            try:
+                mix = self._choose_with(cache, limits, slack or {})
+            except Infeasible as error:
+                refused = error
+                continue
+            found.append((self.promise("", mix, {}, cache).predicted_loss, mix, cache))
+        if not found:
+            raise refused or Infeasible("no mix keeps the limits")
+        _, mix, cache = min(found, key=lambda each: each[0])
+        return mix, cache
+
+    def _choose_with(self, cache: CacheFormat, limits: Mapping[str, float], slack: Mapping[str, float]) -> Mix:
+        """The mix of least loss with one cache format; the solver's limits are of matrices alone."""
         kinds = {name: list(own) for name, own in self.losses.items()}
+        fixed = {
+            "size": mix_bytes(self.file, {}) + cache.size_bytes,
+            "time": self.rest_s + cache.extra_s,
+            "prefill": self.prompt_rest_s,
+        }
         least = {
-            "size": mix_bytes(self.file, {})
+            "size": fixed["size"]
             + sum(min(TYPES[kind].matrix_bytes(*self.shapes[name]) for kind in own) for name, own in kinds.items()),
-            "time": self.rest_s
+            "time": fixed["time"]
             + sum(min(self._products_s({name: kind}) for kind in own) for name, own in kinds.items()),
         }
         for name, limit in limits.items():
@@ -411,22 +490,18 @@ class GgufRun:
                 option, unit = ("tpot", "time") if name == "time" else ("memory", "bytes")
                 need = units.show(least[name], unit)
                 raise Infeasible(f"{option}: the least is {need} with the formats of llama.cpp; loosen the limit")
-        own = {
-            "size": limits.get("size", math.inf) - mix_bytes(self.file, {}),
-            "time": limits.get("time", math.inf) * (slack or {}).get("time", 1.0) - self.rest_s,
-            "prefill": limits.get("prefill", math.inf) * (slack or {}).get("prefill", 1.0) - self.prompt_rest_s,
-        }
         return choose_mix(
             self.shapes,
             self.losses,
             self.prices,
-            limits={name: own[name] for name in limits},
+            limits={name: limit * slack.get(name, 1.0) - fixed[name] for name, limit in limits.items()},
             prompt_prices=self.prompt_prices,
         )
 
     def measure(self, promise: GgufMix, mix: Mix) -> tuple[GgufMix, Float64Array]:
         """The divergence on held-out text, also by window."""
-        kl = np.array(self.kept.numbers(f"divergence {self._label(mix)}", partial(self._divergence, mix)))
+        label = " ".join(["divergence", self._label(mix), *([] if promise.cache == USUAL_CACHE else [promise.cache])])
+        kl = np.array(self.kept.numbers(label, partial(self._divergence, mix, promise.cache)))
         of = np.array(self.text.domains)
         return replace(
             promise,
@@ -438,15 +513,18 @@ class GgufRun:
     def _label(self, mix: Mix) -> str:
         return next((name for name in STOCK if stock_mix(name, self.file) == mix), digest(dict(mix)))
 
-    def race(self, mixes: Sequence[Mix]) -> tuple[list[FileTimes], float]:
-        """Least seconds of each mix, timed in turns, and the repeatability: a step of the last against itself."""
+    def race(self, mixes: Sequence[Held]) -> tuple[list[FileTimes], float]:
+        """Least seconds of each mix and cache, in turns, and the repeatability: a step of the last against itself."""
+        raced = [*mixes, mixes[-1]]
 
         def timed() -> list[float]:
-            files = [self._made(mix) for mix in mixes]
+            files = [self._made(mix) for mix, _ in raced]
             self.progress("timing files", 0, 1)
-            return [value for each in file_times([*files, files[-1]]) for value in each]
+            found = file_times(files, caches=[cache for _, cache in raced], depth=self.depth)
+            return [value for each in found for value in each]
 
-        values = self.kept.numbers(" ".join(["step and prompt", *map(self._label, mixes)]), timed)
+        labels = [f"{self._label(mix)} {cache}" for mix, cache in mixes]
+        values = self.kept.numbers(" ".join([f"times at {self.depth}", *labels]), timed)
         *found, again = map(FileTimes, values[::2], values[1::2])
         return found, abs(again.step_s / found[-1].step_s - 1)
 
@@ -454,14 +532,14 @@ class GgufRun:
         """Removes the file of a mix, whose answers are kept."""
         (self.kept.folder / f"{self._label(mix)}.gguf").unlink(missing_ok=True)
 
-    def _divergence(self, mix: Mix) -> list[float]:
+    def _divergence(self, mix: Mix, cache: str) -> list[float]:
         layers, held = len(self.decoder.blocks), torch.from_numpy(self.text.held)
         if self._original is None:
             stage = "original on held-out text"
             self._original = self.decoder.head_inputs(held, on_layer=lambda n: self.progress(stage, n, layers))
         file = self._made(mix)
         made, stage = StreamedDecoder(GgufFile.open(file)), f"{file.stem} on held-out text"
-        inputs = made.head_inputs(held, mix, on_layer=lambda n: self.progress(stage, n, layers))
+        inputs = made.head_inputs(held, mix, cache, on_layer=lambda n: self.progress(stage, n, layers))
         kl, loss = divergence((self._original, self.decoder.head()), (inputs, made.head()), held)
         self.kept.numbers("original loss", loss.tolist)
         return [float(each) for each in kl]
@@ -490,7 +568,7 @@ class GgufRun:
             f"measured here in the kernels of {lib.package} {metadata.version(lib.package)}, {lib.vectors()}, 1 thread"
         )
 
-    def _plan(self, mix: Mix) -> str:
+    def _plan(self, mix: Mix, promise: GgufMix) -> str:
         """Formats of weights, activations and KV with their price, in one line."""
         sizes = Counter[str]()
         for name, kind in mix.items():
@@ -501,14 +579,15 @@ class GgufRun:
         )
         bits = sum(TYPES[kind].bits * size for kind, size in sizes.items()) / total
         hows = sorted({TYPES[kind].activations for kind in mix.values()} - {"none"})
-        layers = [each.attention for each in self.decoder.arch.layers if each.attention is not None]
-        kv_bytes = sum(2 * each.kv_heads * each.head_size * 2 for each in layers)
-        step_s = self._predicted_s(mix)
+        kv_bytes = cache_bytes(self.decoder.arch, promise.cache, 1)
+        run = "" if promise.cache == USUAL_CACHE else f" (run llama.cpp with -ctk {promise.cache} -ctv {promise.cache})"
+        step_s = promise.predicted_s
         low, high = ((step_s or 0.0) * share for share in self.spread)
+        cost = units.span(step_s or 0.0, low, high, "time")
         return (
-            f"weights {shares} ({bits:.2f} bits) · activations {' and '.join(hows)} (llama.cpp's kernels) · KV f16, "
-            f"{units.show(kv_bytes, 'bytes')} a token · {units.span(step_s or 0.0, low, high, 'time')} a token, "
-            f"predicted; prices {self._source()}"
+            f"weights {shares} ({bits:.2f} bits) · activations {' and '.join(hows)} (llama.cpp's kernels) · KV "
+            f"{promise.cache}, {units.show(kv_bytes, 'bytes')} a token{run} · {cost} a token, predicted; "
+            f"prices {self._source()}"
         )
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import errno
 import random
+import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -12,12 +14,15 @@ import pytest
 for needed in ("gguf", "torch", "tokenizers", "scipy"):
     pytest.importorskip(needed)
 
+import torch  # noqa: E402
 from tokenizers import Tokenizer, models, pre_tokenizers, trainers  # noqa: E402
 
 import chipwise  # noqa: E402
 from chipwise.deploy.export import gguf  # noqa: E402
 from chipwise.deploy.export.gguf_read import GgufFile  # noqa: E402
 from chipwise.deploy.runtimes.ggml import TYPES, library_path  # noqa: E402
+from chipwise.design.quantize.decoder import StreamedDecoder  # noqa: E402
+from chipwise.design.quantize.kv_cache import CACHES, cache_bytes, hadamard  # noqa: E402
 from chipwise.errors import ChipwiseError, DataError, Infeasible, SpecError, StorageError, StudyError, Unsupported  # noqa: E402
 from chipwise.model.arch.arch import ArchSpec  # noqa: E402
 from chipwise.model.arch.design import Design  # noqa: E402
@@ -119,6 +124,7 @@ def test_a_dry_run_promises_and_writes_nothing_and_its_answers_are_used_again(mo
         ({"weights": "q9"}, ChipwiseError, "unknown GGUF format"),
         ({"tpot": "8"}, SpecError, "tpot: .*write one such as"),
         ({"memory": ">= 1 MB"}, SpecError, "memory: must be an upper limit"),
+        ({"context": 100}, SpecError, "context: .*reads at most 32 tokens"),
         ({"memory": "<= 1 kB"}, Infeasible, "memory: the least is .* kB"),
         ({"loss": "<= 2 %"}, SpecError, "only applies to an ONNX file"),
     ],
@@ -160,3 +166,49 @@ def test_a_full_disk_loses_no_answer(model: Path, texts: tuple, monkeypatch: pyt
     assert "reading text" not in stages
     assert Path("a.mix.gguf").read_bytes() == Path("whole.gguf").read_bytes()
     assert found.chosen == whole.chosen
+
+
+def test_bytes_of_a_cache_by_pencil(tokenizer: Path) -> None:
+    """Keys and values of two layers with one KV head of 32 values: 128 values a token, in blocks of 32."""
+    assert [cache_bytes(arch(300), kind, 10) for kind in CACHES] == [2560, 4 * 340, 4 * 180]
+    assert hadamard(64, 64).square().sum().item() == pytest.approx(64)
+    assert torch.equal(hadamard(32, 64), torch.eye(32))
+    for size, most in ((128, 128), (128, 64), (192, 192)):
+        turn = hadamard(size, most)
+        assert torch.allclose(turn @ turn, torch.eye(size), atol=1e-6)
+
+
+def test_keys_and_values_count_as_memory_and_their_format_is_chosen_with_the_weights(model: Path, texts: tuple) -> None:
+    """In 32 tokens, f16 takes 8,192 bytes and q4_0 2,304; each memory limit is kept with the cache in it."""
+    free = chipwise.quantize(model, data=texts[0], device=CHIP, dry_run=True, context=32, memory="<= 1 MB")
+    shutil.rmtree("a.mix.gguf.state")
+    assert (free.chosen.cache, free.chosen.cache_bytes) == ("f16", 8192)
+    least = min(each.size_bytes for each in free.stock)
+    found = chipwise.quantize(model, data=texts[0], device=CHIP, context=32, memory=f"<= {least + 4000} B")
+    assert found.chosen.cache != "f16"
+    assert found.chosen.size_bytes + found.chosen.cache_bytes <= least + 4000
+    assert f"-ctk {found.chosen.cache}" in found.plan or found.verdict.startswith("use")
+    assert found.chosen.loss > 0
+
+
+@pytest.mark.parametrize("size", [32, 64, 128])
+def test_rounded_caches_change_logits_as_llama_cpp_does(tmp_path: Path, tokenizer: Path, size: int) -> None:
+    """The rest (llama.cpp also rounds queries) is a fifth of the effect of q4_0, root mean square, at the most."""
+    pytest.importorskip("xllamacpp")
+    from chipwise.deploy.runtimes.llama_server import LlamaServer
+
+    spec = arch(Tokenizer.from_file(str(tokenizer)).get_vocab_size())
+    attention = Attention(heads=2, kv_heads=1, head_size=size)
+    spec = replace(spec, layers=tuple(replace(layer, attention=attention) for layer in spec.layers))
+    path = gguf.export(Design(arch=spec), drawn_weights(spec), tmp_path / "m.gguf", tokenizer=tokenizer)
+    tokens, decoder = np.random.default_rng(0).integers(1, 200, (1, 24)), StreamedDecoder(GgufFile.open(path))
+
+    def theirs(cache: str) -> np.ndarray:
+        server = LlamaServer(path, cache=cache, context=64)
+        return np.stack([server.log_probabilities(tokens[0, : i + 1].tolist(), spec.vocab_size) for i in range(24)])
+
+    h_BTD = decoder.head_inputs(torch.from_numpy(tokens), cache="q4_0")
+    ours = (h_BTD @ decoder.head().T).log_softmax(-1)[0].numpy()
+    rounded, exact = theirs("q4_0"), theirs("f32")
+    rest, effect = (float(np.sqrt(np.square(rounded - each).mean())) for each in (ours, exact))
+    assert rest <= 0.2 * effect
