@@ -33,7 +33,6 @@ from pathlib import Path
 
 import numpy as np
 
-from chipwise.api.testing.machines import core_like, shaken
 from chipwise.core.statistics import Z90
 from chipwise.deploy.calibrate.calibrate import calibrate
 from chipwise.deploy.calibrate.learning import (
@@ -58,6 +57,7 @@ from chipwise.model.arch.design import Design
 from chipwise.model.ops.workload import Phase, Workload
 from chipwise.model.space.search_space import SearchSpace
 from provenance import stamp
+from support.machines import core_like, shaken
 
 ACCIDENT, NOISE, RATES = 0.08, 0.01, 0.5
 SHARE = 0.25  # of the candidates that may be measured

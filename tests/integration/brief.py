@@ -10,11 +10,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from chipwise.api.testing.machines import core_like
 from chipwise.deploy.calibrate import calibrate
 from chipwise.deploy.measure import harness
 from chipwise.design.phases import run_budget
 from chipwise.design.targets import bench, local
+from support.machines import core_like
 
 MEASURE = {"seconds": 0.2, "attempts": 1}
 CALIBRATE_S = 8.0

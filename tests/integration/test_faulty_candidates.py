@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 
 from chipwise import api
-from chipwise.api.testing.machines import core_like
 from chipwise.deploy.export import exporters as exporting
 from chipwise.deploy.measure.harness import measure
 from chipwise.deploy.runtimes import fake
 from chipwise.design.phases import run_budget
 from chipwise.design.targets import bench, local
+from support.machines import core_like
 
 SPEC = """
 name: faulty

@@ -22,7 +22,6 @@ import torch
 from runs import EXAMPLES
 
 from chipwise import api
-from chipwise.api.testing.machines import core_like, other
 from chipwise.api.testing.trainer_suite import plain_result, toy_job
 from chipwise.core.files import read_yaml
 from chipwise.deploy.measure import harness
@@ -35,6 +34,7 @@ from chipwise.training.trainers.jobs import STABLE, run_job
 from chipwise.training.trainers.local import LocalTrainer, ended
 from chipwise.training.trainers.protocol import Setup
 from chipwise.training.trainers.ray_cluster import place_on_node
+from support.machines import core_like, other
 
 pytestmark = pytest.mark.slow
 

@@ -145,14 +145,15 @@ def from_suites(kind: str, count: int) -> list[ArchSpec]:
     """``count`` small models that the conformance suites' strategies draw; used to make pins alone."""
     from hypothesis import strategies as st
 
-    from chipwise.api.testing import archs, specs
+    from chipwise.api.testing import specs
+    from support import archs, models
 
     if kind == "encoder":
         return [*_encoders(count)]
     one_axis = archs.image_archs().filter(lambda arch: arch.stem.axes == 1)
     two_axes = archs.image_archs().filter(lambda arch: arch.stem.axes == 2)
     drawn = {
-        "text": st.one_of(specs.arch_specs(), specs.llama_like_specs()),
+        "text": st.one_of(specs.arch_specs(), models.llama_like_specs()),
         "image": two_axes,
         "keyword": one_axis,
         "denoiser": archs.denoiser_archs(),

@@ -19,7 +19,6 @@ pytest.importorskip("gguf", reason="gguf comes with chipwise[gguf]")
 pytest.importorskip("transformers", reason="transformers comes with chipwise[search]")
 
 import chipwise
-from chipwise.api.testing.archs import denoiser_archs, question_archs, ranking_archs, sound_archs
 from chipwise.cli.app import app
 from chipwise.core.files import write_json
 from chipwise.deploy.export import parity
@@ -40,6 +39,7 @@ from chipwise.model.arch.mixers import Attention
 from chipwise.model.blocks.quantize import Grid, nearest
 from chipwise.training.data.text import load_corpus
 from chipwise.training.data.tokenizer import TokenStore, train_tokenizer
+from support.archs import denoiser_archs, question_archs, ranking_archs, sound_archs
 
 ARCH = uniform(vocab_size=300, d_model=32, depth=3, heads=2, kv_heads=1, ffn_width=64, max_tokens=48, name="small")
 DATA = {"source": "files", "entries": "blank-lines"}

@@ -9,7 +9,6 @@ import pytest
 from typer.testing import CliRunner
 
 import chipwise
-from chipwise.api.testing.machines import round_machine
 from chipwise.cli.app import app
 from chipwise.deploy.measure.store import kept_as, profile_path
 from chipwise.design.models.this_machine import kind_of, weights_here
@@ -24,6 +23,7 @@ from chipwise.model.kinds.sound.choices import SoundSpace
 from chipwise.model.kinds.sound.published import encoder_of
 from chipwise.model.published.read import resolve
 from chipwise.predict.cost.request import throughput
+from support.machines import round_machine
 
 
 @pytest.fixture

@@ -21,15 +21,6 @@ import pytest
 from hypothesis import Phase, find, settings
 from onnx import ModelProto, numpy_helper
 
-from chipwise.api.testing.archs import (
-    crossing_archs,
-    denoiser_archs,
-    image_archs,
-    question_archs,
-    ranking_archs,
-    sentence_archs,
-    sound_archs,
-)
 from chipwise.api.testing.specs import toy_arch
 from chipwise.deploy.export.onnx import build, export, random_weights
 from chipwise.deploy.export.saturation import saturates
@@ -45,6 +36,15 @@ from chipwise.model.kinds.table import KINDS as FORMS
 from chipwise.model.kinds.table import form_of
 from chipwise.model.ops.workload import Workload
 from chipwise.model.published.read import from_config
+from support.archs import (
+    crossing_archs,
+    denoiser_archs,
+    image_archs,
+    question_archs,
+    ranking_archs,
+    sentence_archs,
+    sound_archs,
+)
 
 LAST_16_BIT = 2**15 - 1
 LAST_UINT8 = 255

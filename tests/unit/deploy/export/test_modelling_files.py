@@ -19,14 +19,6 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from safetensors.torch import load_file
 
-from chipwise.api.testing.archs import (
-    crossing_archs,
-    denoiser_archs,
-    image_archs,
-    question_archs,
-    ranking_archs,
-    sound_archs,
-)
 from chipwise.api.testing.block_suite import random_tokens, shake
 from chipwise.api.testing.form_suite import inputs_of
 from chipwise.api.testing.specs import arch_specs
@@ -55,6 +47,14 @@ from chipwise.model.kinds.table import form_of
 from chipwise.model.kinds.text.form import DECODER
 from chipwise.model.walk.built import require_built
 from chipwise.model.walk.module import module_of
+from support.archs import (
+    crossing_archs,
+    denoiser_archs,
+    image_archs,
+    question_archs,
+    ranking_archs,
+    sound_archs,
+)
 
 transformers = pytest.importorskip("transformers", reason="transformers comes with chipwise[search]")
 TOLERANCE = 1e-4

@@ -14,7 +14,7 @@ import torch
 from hypothesis import HealthCheck, Phase, given, settings
 from torch import nn
 
-from chipwise.api.testing import archs as small
+from support import archs as small
 from chipwise.api.testing import form_suite
 from chipwise.errors import Unsupported
 from chipwise.model.arch.arch import ArchSpec

@@ -12,7 +12,6 @@ import pytest
 from typer.testing import CliRunner
 
 from chipwise import api
-from chipwise.api.testing.machines import core_like
 from chipwise.cli.app import app
 from chipwise.core.files import check_output
 from chipwise.deploy.calibrate.calibrate import calibrate
@@ -30,6 +29,7 @@ from chipwise.hardware.device import MachineProfile
 from chipwise.model.arch.arch import uniform
 from chipwise.model.arch.design import Design
 from chipwise.model.ops.workload import Phase, Workload
+from support.machines import core_like
 
 WORKLOAD = Workload(prompt_tokens=16, new_tokens=16)
 

@@ -6,13 +6,13 @@ from dataclasses import replace
 
 import pytest
 
-from chipwise.api.testing.machines import core_like
 from chipwise.deploy.calibrate.efficiency import efficiency
 from chipwise.deploy.measure.measurement import Measurement
 from chipwise.model.arch.arch import uniform
 from chipwise.model.arch.design import Design
 from chipwise.model.ops.workload import Phase, Workload
 from chipwise.model.walk.lower import lower
+from support.machines import core_like
 
 WORKLOAD = Workload(prompt_tokens=8, new_tokens=8)
 DESIGN = Design(arch=uniform(vocab_size=256, d_model=64, depth=1, heads=1, ffn_width=128, max_tokens=32))

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from chipwise.api.testing.machines import core_like, other
 from chipwise.deploy.calibrate.learning import fit_from_measurements, predict_seconds
 from chipwise.deploy.calibrate.random_models import random_designs
 from chipwise.deploy.measure.measurement import Measurement
@@ -17,6 +16,7 @@ from chipwise.hardware.device import MachineProfile
 from chipwise.model.arch.design import Design
 from chipwise.model.ops.workload import Phase, Workload
 from chipwise.model.published.read import resolve
+from support.machines import core_like, other
 
 WORKLOAD = Workload(prompt_tokens=16, new_tokens=16)
 

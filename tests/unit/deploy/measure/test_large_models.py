@@ -6,7 +6,6 @@ from dataclasses import dataclass, replace
 
 import pytest
 
-from chipwise.api.testing.machines import core_like
 from chipwise.deploy.calibrate.calibrate import blank_profile, fit_with_nodes
 from chipwise.deploy.calibrate.learning import cross_validate, predict_seconds, stored_bytes
 from chipwise.deploy.calibrate.microbench import Case, cases
@@ -20,6 +19,7 @@ from chipwise.model.walk.lower import lower
 from chipwise.predict.cost.estimate import estimate
 from chipwise.predict.cost.memory import memory_parts
 from chipwise.predict.cost.terms import terms
+from support.machines import core_like
 
 WORKLOAD = Workload(prompt_tokens=32, new_tokens=8)
 KNEE = Curve(working_set_bytes=(1e6, 9e7, 2.4e8), s_per_byte=(1.5e-11, 2.5e-11, 5e-11))

@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pytest
 
-from chipwise.api.testing.machines import core_like, other
 from chipwise.deploy.calibrate.learning import (
     PhaseTable,
     compare,
@@ -29,6 +28,7 @@ from chipwise.model.arch.formats import formats_word
 from chipwise.model.ops.workload import Phase, Workload
 from chipwise.predict.cost.memory import memory_parts
 from chipwise.predict.cost.residual import AMPLITUDE, doubt
+from support.machines import core_like, other
 
 WORKLOAD = Workload(prompt_tokens=16, new_tokens=16)
 

@@ -6,12 +6,12 @@ from dataclasses import dataclass, replace
 
 import pytest
 
-from chipwise.api.testing.machines import core_like
 from chipwise.deploy.calibrate.learning import LEAST_PASS_SCALE, fit_passes, predict_seconds
 from chipwise.deploy.calibrate.random_models import random_designs
 from chipwise.hardware.device import MachineProfile, PassCost
 from chipwise.model.arch.design import Design
 from chipwise.model.ops.workload import Phase, Workload
+from support.machines import core_like
 
 WORKLOAD = Workload(prompt_tokens=64, new_tokens=64)
 NEUTRAL = {phase.value: PassCost(call_s=0.0, per_logit_s=0.0, scale=1.0) for phase in Phase}

@@ -9,7 +9,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from chipwise.api.testing.machines import core_like, round_machine
 from chipwise.cli import show
 from chipwise.deploy.calibrate.calibrate import blank_profile, fit_profile
 from chipwise.deploy.calibrate.learning import PhaseTable, Sample, fit_tail, learn, predict_seconds, prepare
@@ -19,6 +18,7 @@ from chipwise.hardware.device import CheckError, Tail
 from chipwise.model.arch.design import Design
 from chipwise.model.ops.workload import Phase, Workload
 from chipwise.predict.cost.pricing import PARTS
+from support.machines import core_like, round_machine
 
 WORKLOAD = Workload(prompt_tokens=16, new_tokens=16)
 HALVES = ((slice(0, None, 2), 1.5, False), (slice(1, None, 2), 40.0, True))  # which models, P99 in medians, busy

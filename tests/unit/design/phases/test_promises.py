@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 from toy_run import SPACE, SPEC
 
-from chipwise.api.testing.machines import core_like
 from chipwise.deploy.measure.measurement import Measurement
 from chipwise.design.phases.measuring import CandidateMeasurer, bounds_of, measurement_notes
 from chipwise.design.phases.run_record import _promises
 from chipwise.design.run.trials import Trials, choice_labels
 from chipwise.design.strategies.study import Study
 from chipwise.design.targets.cost_model import CostModel
+from support.machines import core_like
 
 
 def measurement(values: dict[str, float], *, dispersion: float, samples: int = 200) -> Measurement:

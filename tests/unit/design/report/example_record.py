@@ -6,7 +6,6 @@ import functools
 import math
 import random
 
-from chipwise.api.testing.specs import kv_cache_bytes
 from chipwise.design.limits import parse_constraints, parse_objectives
 from chipwise.design.report.record import (
     Budget,
@@ -27,6 +26,7 @@ from chipwise.model.arch.mixers import Attention
 from chipwise.model.ops.workload import Phase, Workload
 from chipwise.model.walk.lower import lower
 from chipwise.predict.cost.model import Predicted
+from support.models import kv_cache_bytes
 
 WORKLOAD = Workload(prompt_tokens=64, new_tokens=64, batch=1)
 PEAK = {"fp32": 95e9, "int8": 420e9, "int4": 260e9}

@@ -6,11 +6,11 @@ from types import SimpleNamespace
 
 import pytest
 
-from chipwise.api.testing.machines import core_like
 from chipwise.design.run.budget_spec import BudgetSpec, allowance
 from chipwise.design.run.spec import TargetSpec
 from chipwise.design.targets import local
 from chipwise.training.trainers.train_spec import TrainSpec
+from support.machines import core_like
 
 SPEC = SimpleNamespace(
     target=TargetSpec(),

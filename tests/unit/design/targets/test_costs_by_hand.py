@@ -8,7 +8,6 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from chipwise.api.testing.machines import round_machine
 from chipwise.core.files import build
 from chipwise.design.limits import parse_constraints
 from chipwise.design.prices.price_table import PriceTable, ProfilePricer
@@ -19,6 +18,7 @@ from chipwise.errors import Unsupported
 from chipwise.hardware.device import Thermal
 from chipwise.model.ops.workload import Phase, Workload
 from chipwise.model.space.search_space import SearchSpace
+from support.machines import round_machine
 
 WORKLOAD = Workload(prompt_tokens=8, new_tokens=8)
 SPEC = build(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from chipwise.api.testing.machines import core_like
 from chipwise.api.testing.target_suite import TargetSuite
 from chipwise.design.run.spec import TargetSpec, run_spec
 from chipwise.design.targets.local import CalibratedTarget
@@ -14,6 +13,7 @@ from chipwise.errors import SpecError
 from chipwise.hardware import datasheet
 from chipwise.hardware.power_draw import PHONE_IDLE_W, PHONE_LOAD_W
 from chipwise.model.space.search_space import SearchSpace
+from support.machines import core_like
 
 
 def spec(device: str = "snapdragon-8-elite", *, constraints=None, space=None, **target):

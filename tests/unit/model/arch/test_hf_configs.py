@@ -8,13 +8,14 @@ import json
 import pytest
 from hypothesis import given
 
-from chipwise.api.testing.specs import llama_like_specs, toy_arch
+from chipwise.api.testing.specs import toy_arch
 from chipwise.errors import SpecError, UnknownName, Unsupported
 from chipwise.model.arch.arch import ArchSpec
 from chipwise.model.arch.io import save
 from chipwise.model.published import families
 from chipwise.model.published.read import from_config, read_config, resolve
 from chipwise.model.published.write import family_of, to_config
+from support.models import llama_like_specs
 
 
 @given(llama_like_specs())

@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from chipwise.api.testing.specs import kv_cache_bytes
 from chipwise.errors import SpecError, UnknownName
 from chipwise.model.published import families
 from chipwise.model.published.quantised import default_weights
 from chipwise.model.published.read import read_config, resolve
+from support.models import kv_cache_bytes
 
 # Exact counts as model cards, safetensors metadata on the Hub, or the papers' released weights give them. Heads that
 # predict further tokens (DeepSeek-V3, GLM-4.5) and vision towers (Gemma 3) are not part of these.

@@ -9,11 +9,12 @@ from hypothesis import strategies as st
 
 from chipwise.api.testing import block_suite
 from chipwise.api.testing.block_suite import BlockSuite
-from chipwise.api.testing.specs import attentions, feed_forwards, llama_like_specs, toy_arch
+from chipwise.api.testing.specs import attentions, feed_forwards, toy_arch
 from chipwise.model.arch.arch import ArchSpec
 from chipwise.model.arch.feed_forward import FeedForward
 from chipwise.model.arch.layer import Layer
 from chipwise.model.published.read import resolve
+from support.models import llama_like_specs
 
 
 class TestModels(BlockSuite):

@@ -7,7 +7,6 @@ from dataclasses import replace
 import pytest
 import torch
 
-from chipwise.api.testing.archs import crossed
 from chipwise.errors import SpecError, Unsupported
 from chipwise.model.arch.arch import ArchSpec
 from chipwise.model.arch.ends import Classes
@@ -19,6 +18,7 @@ from chipwise.model.kinds.image.form import CLASSIFIER
 from chipwise.model.kinds.image.stem import ImageStem
 from chipwise.model.kinds.question.projector.spec import Projector
 from chipwise.model.kinds.question.question import Question, QuestionStem
+from support.archs import crossed
 
 BLOCK = Attention(heads=2, kv_heads=2, head_size=8, qkv_bias=True, out_bias=True, rope=False, causal=False)
 STEM = ImageStem(image_size=16, patch=4, prefix_tokens=0, bias=False)

@@ -7,7 +7,6 @@ from dataclasses import replace
 import pytest
 import torch
 
-from chipwise.api.testing.specs import kv_cache_bytes
 from chipwise.errors import SpecError
 from chipwise.model.arch.arch import ArchSpec
 from chipwise.model.arch.design import Design
@@ -21,6 +20,7 @@ from chipwise.model.ops.embedding import EmbeddingOp
 from chipwise.model.ops.matmul import ConvOp
 from chipwise.model.ops.workload import Phase, Workload
 from chipwise.model.walk.lower import lower
+from support.models import kv_cache_bytes
 
 LAYER = Layer(attention=Attention(heads=2, kv_heads=1, head_size=16), ffn=FeedForward(width=24))
 

@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 from hypothesis import strategies as st
 
-from chipwise.api.testing.archs import sentence_archs
 from chipwise.api.testing.form_suite import FormSuite
 from chipwise.api.testing.space_suite import SpaceSuite
 from chipwise.deploy.export.hf import save_pretrained
@@ -24,6 +23,7 @@ from chipwise.model.space.designs import summary
 from chipwise.model.space.search_space import SearchSpace
 from chipwise.model.space.space_spec import LayerSpace, SpaceSpec
 from chipwise.model.walk.slicing import cuts
+from support.archs import sentence_archs
 
 
 def spec(**changes: object) -> SpaceSpec:

@@ -1,8 +1,6 @@
 import numpy as np
 import pytest
 
-from chipwise.api.testing.machines import round_machine
-from chipwise.api.testing.specs import kv_cache_bytes
 from chipwise.core.files import build
 from chipwise.design.prices import lookup
 from chipwise.design.prices.price_table import OperatorPricer, PriceTable, ProfilePricer
@@ -13,6 +11,8 @@ from chipwise.model.space.space_spec import SpaceSpec
 from chipwise.model.walk.lower import lower
 from chipwise.predict.cost.estimate import estimate
 from chipwise.predict.cost.memory import memory_parts
+from support.machines import round_machine
+from support.models import kv_cache_bytes
 
 WORKLOAD = Workload(prompt_tokens=16, new_tokens=8)
 

@@ -8,7 +8,6 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from chipwise.api.testing.machines import US, round_machine
 from chipwise.hardware.device import CheckError, Curve, Residual
 from chipwise.model.arch.arch import ArchSpec
 from chipwise.model.arch.design import Design
@@ -39,6 +38,7 @@ from chipwise.predict.cost.pricing import (
 )
 from chipwise.predict.cost.request import request_total
 from chipwise.predict.cost.residual import AMPLITUDE, NOISE, REACH, SCALES, doubt, factors, smooth
+from support.machines import US, round_machine
 
 NS = 1e-9
 MATRIX = Matmul(m=2, k=64, n=16, weights="int8", bias=True)

@@ -7,7 +7,6 @@ from dataclasses import replace
 
 import pytest
 
-from chipwise.api.testing.machines import round_machine
 from chipwise.core.dtypes import weight_format
 from chipwise.core.statistics import Z90
 from chipwise.hardware.device import EXTRAPOLATION
@@ -18,6 +17,7 @@ from chipwise.model.walk.lower import lower
 from chipwise.predict.cost.estimate import estimate
 from chipwise.predict.cost.memory import memory_parts
 from chipwise.predict.cost.request import price_shares
+from support.machines import round_machine
 
 WORKLOAD = Workload(prompt_tokens=8, new_tokens=8)
 

@@ -9,7 +9,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from chipwise.api.testing.machines import round_machine
 from chipwise.core.digest import plain
 from chipwise.core.files import build
 from chipwise.design.limits import POWER_METRICS
@@ -21,6 +20,7 @@ from chipwise.errors import SpecError
 from chipwise.model.ops.workload import Workload
 from chipwise.model.space.search_space import SearchSpace
 from chipwise.predict.cost.spending import Rates, spent
+from support.machines import round_machine
 
 DATA = {
     "name": "toy",

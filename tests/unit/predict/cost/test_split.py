@@ -6,7 +6,6 @@ from dataclasses import replace
 
 import pytest
 
-from chipwise.api.testing.machines import round_machine
 from chipwise.model.arch.arch import uniform
 from chipwise.model.arch.design import Design
 from chipwise.model.ops.graph import OpGraph, Placed
@@ -15,6 +14,7 @@ from chipwise.model.ops.workload import Phase, Workload
 from chipwise.predict.cost.estimate import operator_costs
 from chipwise.predict.cost.memory import memory_parts
 from chipwise.predict.cost.model import Bound
+from support.machines import round_machine
 
 NS = 1e-9
 

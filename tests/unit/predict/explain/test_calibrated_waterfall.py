@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from chipwise.api.testing.machines import round_machine
 from chipwise.model.arch.arch import uniform
 from chipwise.predict.explain.cases import calibrated_case
 from chipwise.predict.explain.waterfall import waterfall
+from support.machines import round_machine
 
 TINY = uniform(vocab_size=512, d_model=64, depth=2, heads=4, ffn_width=128, max_tokens=64)
 

@@ -10,12 +10,12 @@ import pytest
 from explain_cases import case
 
 from chipwise import api
-from chipwise.api.testing.machines import round_machine
 from chipwise.errors import SpecError
 from chipwise.model.arch.arch import uniform
 from chipwise.predict.explain.cases import calibrated_case, read_sensitivity
 from chipwise.predict.explain.explanation import explain_case
 from chipwise.predict.explain.gains import advise, rules
+from support.machines import round_machine
 
 LLAMA3 = "meta-llama/Llama-3.1-8B"
 

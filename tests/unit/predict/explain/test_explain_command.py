@@ -9,12 +9,12 @@ import pytest
 from typer.testing import CliRunner
 
 from chipwise import api
-from chipwise.api.testing.machines import round_machine
 from chipwise.cli.app import app
 from chipwise.deploy.measure.store import profile_path
 from chipwise.errors import InputError
 from chipwise.model.arch.arch import uniform
 from chipwise.model.arch.io import save
+from support.machines import round_machine
 
 runner = CliRunner()
 

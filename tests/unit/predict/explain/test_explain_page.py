@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 from explain_cases import case
 
-from chipwise.api.testing.machines import round_machine
 from chipwise.core.page.document import document
 from chipwise.model.arch.arch import uniform
 from chipwise.predict.explain.cases import calibrated_case
 from chipwise.predict.explain.explanation import Explanation, explain_case
 from chipwise.predict.explain.html import page
 from chipwise.predict.explain.plots import roofline_figure
+from support.machines import round_machine
 
 
 @pytest.fixture(scope="module")

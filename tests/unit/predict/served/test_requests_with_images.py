@@ -133,8 +133,8 @@ def test_explanations_and_comparisons_take_images() -> None:
 
 
 def test_this_machine_says_that_it_times_no_tower() -> None:
-    from chipwise.api.testing.machines import round_machine
     from chipwise.predict.explain.cases import calibrated_case
+    from support.machines import round_machine
 
     with pytest.raises(Unsupported, match=r"priced on data sheets, not by this machine.s calibration"):
         calibrated_case(LLAVA, round_machine(), images=1)

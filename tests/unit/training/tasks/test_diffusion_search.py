@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 
 from chipwise.api import search
-from chipwise.api.testing.machines import core_like
 from chipwise.design.limits import Constraint
 from chipwise.design.phases.choosing import Chooser
 from chipwise.design.phases.screening import screen
@@ -19,6 +18,7 @@ from chipwise.design.run.spec import run_spec
 from chipwise.design.run.winner import read_winner
 from chipwise.errors import SpecError
 from chipwise.model.space.search_space import SearchSpace
+from support.machines import core_like
 
 SPACE = {
     "image": {"size": 8, "classes": 3, "patch": [4], "steps": [1, 2], "training": ["flow"]},

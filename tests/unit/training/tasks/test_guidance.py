@@ -65,7 +65,7 @@ def test_a_guided_model_has_one_more_row_of_labels_and_takes_two_passes_a_step()
 
 
 def test_an_image_takes_twice_the_time_of_an_unguided_one() -> None:
-    from chipwise.api.testing.machines import core_like
+    from support.machines import core_like
 
     profile = replace(core_like(), runtime="onnxruntime")
     request, times = Workload(prompt_tokens=1, new_tokens=1), []

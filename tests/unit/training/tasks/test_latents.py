@@ -13,7 +13,6 @@ import torch
 from test_diffusion import BASE, CHOICES, DATA, SPACE
 
 from chipwise.api.testing.form_suite import DenoiserSuite, check_parameters
-from chipwise.api.testing.machines import core_like
 from chipwise.core.fields import build
 from chipwise.deploy.export.hf import load_pretrained
 from chipwise.deploy.export.onnx import export
@@ -45,6 +44,7 @@ from chipwise.training.tasks.diffusion.references import proportions
 from chipwise.training.tasks.diffusion.sections import sections
 from chipwise.training.tasks.diffusion.task import DIFFUSION
 from chipwise.training.tasks.protocol import Exported
+from support.machines import core_like
 
 SPEC = build(SpaceSpec, {**SPACE, "image": {**SPACE["image"], "latents": [1, 2], "patch": [2, 4]}})
 REQUEST = Workload(prompt_tokens=1, new_tokens=1)

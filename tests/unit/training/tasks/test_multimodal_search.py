@@ -8,8 +8,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from chipwise.api import search
-from chipwise.api.testing.machines import core_like
 from chipwise.design.report.record import load
+from support.machines import core_like
 
 RUN = {
     "name": "tiny-multimodal",

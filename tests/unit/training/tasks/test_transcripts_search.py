@@ -12,10 +12,10 @@ import numpy as np
 import pytest
 
 from chipwise.api import search
-from chipwise.api.testing.machines import core_like
 from chipwise.design.report.record import load
 from chipwise.design.run.spec import run_spec
 from chipwise.errors import SpecError
+from support.machines import core_like
 
 RUN: dict[str, Any] = {
     "name": "tiny-transcripts",

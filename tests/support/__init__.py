@@ -1,0 +1,1 @@
+"""Models and machines that several tests share."""
