@@ -14,7 +14,6 @@ import torch
 from hypothesis import HealthCheck, Phase, given, settings
 from torch import nn
 
-from support import archs as small
 from chipwise.api.testing import form_suite
 from chipwise.errors import Unsupported
 from chipwise.model.arch.arch import ArchSpec
@@ -34,6 +33,7 @@ from chipwise.model.kinds.sound.form import frame_conv
 from chipwise.model.kinds.sound.stem import Ctc, SoundStem
 from chipwise.model.published.read import from_config
 from chipwise.model.walk.module import build
+from support import archs as small
 
 ATTENTION = Attention(heads=4, kv_heads=4, head_size=32, rope=False, causal=False)
 FFN = FeedForward(width=512, activation="gelu", gated=False)
