@@ -12,3 +12,14 @@ def data_folder() -> Path:
     if home:
         return Path(home).absolute()
     return Path(os.environ.get("XDG_DATA_HOME") or Path.home() / ".local" / "share") / "chipwise"
+
+
+def cache_folder() -> Path:
+    """Absolute path of the folder ``CHIPWISE_CACHE``, or ``chipwise`` in the user's cache folder.
+
+    It holds only what can be fetched again.
+    """
+    cache = os.environ.get("CHIPWISE_CACHE")
+    if cache:
+        return Path(cache).absolute()
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "chipwise"

@@ -26,6 +26,7 @@ EXPORTERS = Table(
     {
         "onnxruntime": "chipwise.deploy.export.onnx:export",
         "openvino": "chipwise.deploy.export.exporters:export_openvino",
+        "browser": "chipwise.deploy.export.onnx:export",
         "llama.cpp": "chipwise.deploy.export.gguf:export",
         "torch": "chipwise.deploy.runtimes.torch_serving:export",
         "torch-compiled": "chipwise.deploy.runtimes.torch_serving:export",
@@ -36,8 +37,8 @@ EXPORTERS = Table(
     hidden={"fake": "chipwise.deploy.runtimes.fake:export"},
 )
 """``export(design, weights, path) -> Path`` by runtime; writes the file that the runtime's ``open`` reads."""
-PACKING = ("onnxruntime", "openvino", "llama.cpp")  # runtimes whose exporter accepts ``packing=``
-SUFFIXES = {"onnxruntime": ".onnx", "openvino": ".onnx", "llama.cpp": ".gguf", "fake": ".json"}
+PACKING = ("onnxruntime", "openvino", "browser", "llama.cpp")  # runtimes whose exporter accepts ``packing=``
+SUFFIXES = {"onnxruntime": ".onnx", "openvino": ".onnx", "browser": ".onnx", "llama.cpp": ".gguf", "fake": ".json"}
 REFERENCE = Design(arch=uniform(vocab_size=1024, d_model=128, depth=3, heads=4, ffn_width=256, max_tokens=32))
 """The reference model: 2.5 MB of FP32 weights, more than private caches hold, to slow down as candidates do."""
 MOST_LAYERS = 512  # in a model built for measuring; with more, loading its nodes takes a minute or longer

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from chipwise.core.statistics import own_speed
-from chipwise.deploy.runtimes import Session, clock_of
+from chipwise.deploy.runtimes import Elsewhere, Session, clock_of
 
 EVERY_S, EVERY_REQUESTS = 0.05, 100
 SHORTEST_S = 0.015
@@ -66,6 +66,9 @@ class ReferenceWork:
         return {"compute_s": middle - start, "memory_s": clock() - middle}
 
     def _run_reference(self, reference: Session) -> dict[str, float]:
+        if isinstance(reference, Elsewhere):
+            _, prefill_s, step_s = reference.timed(self._prompt, REFERENCE_STEPS)
+            return {"reference_prefill_s": sum(prefill_s), "reference_decode_s": sum(step_s) / len(step_s)}
         clock = clock_of(reference)
         start = clock()
         reference.prefill(self._prompt)

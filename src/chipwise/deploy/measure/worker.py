@@ -7,12 +7,15 @@ only numpy and the runtime, so that its peak memory is that of serving the model
 from __future__ import annotations
 
 import gc
+import itertools
 import json
 import os
 import resource
 import signal
 import sys
 import time
+from collections.abc import Collection
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -21,7 +24,7 @@ from chipwise.core.arrays import AnyArray
 from chipwise.deploy.measure import sensors
 from chipwise.deploy.measure.messages import Reply, Request
 from chipwise.deploy.measure.reference_work import REFERENCE_PROMPT, REFERENCE_STEPS, ReferenceWork
-from chipwise.deploy.runtimes import RUNTIMES, Facts, Session, clock_of
+from chipwise.deploy.runtimes import RUNTIMES, Elsewhere, Facts, Session, clock_of
 from chipwise.errors import ChipwiseError, MeasurementError, MissingExtra
 from chipwise.hardware.detect import detect
 
@@ -64,7 +67,9 @@ def run(request: Request) -> Reply:
     steps = 0 if encodes else max(1, new - 1)
     loop = Loop(session, requested(session, generator, batch=batch, prompt=prompt), steps=steps)
     steady = _warm_up(loop, request["warm_up_s"])
-    peak_memory_bytes = sensors.status_bytes("VmHWM")  # before the reference work allocates memory
+    outside = session if isinstance(session, Elsewhere) else None
+    # before the reference work allocates memory
+    peak_memory_bytes = outside.peak_memory_bytes() if outside else sensors.status_bytes("VmHWM")
     reference: Session | None = None
     if request["reference"]:
         room = REFERENCE_PROMPT + REFERENCE_STEPS
@@ -76,7 +81,7 @@ def run(request: Request) -> Reply:
     gc.collect()
     gc.disable()
     energy, clock_hz = sensors.energy(), sensors.frequency_hz(cpus)
-    before = sensors.read_load(cpus)
+    before = read_load(cpus, outside)
     started, began = time.perf_counter(), clock_of(session)()
     while True:
         elapsed = time.perf_counter() - started
@@ -87,7 +92,7 @@ def run(request: Request) -> Reply:
             break
         loop.cycle(decode=not enough_steps or elapsed < request["seconds"])
         reference_work.run_if_due()
-    after = sensors.read_load(cpus)
+    after = read_load(cpus, outside)
     loop.check()
     seen = readings(before, after, threads=request["threads"], cpus=len(cpus))
     found: Reply = {
@@ -110,11 +115,19 @@ def run(request: Request) -> Reply:
         "clock_hz_before": clock_hz,
         "clock_hz_after": sensors.frequency_hz(cpus),
         "temperature_c": sensors.temperature_c(),
+        "settings": outside.settings() if outside else {},
     }
     if request.get("describe"):
         machine = detect()
         found["machine"], found["instructions"] = machine.name, machine.instructions
     return found
+
+
+def read_load(cpus: Collection[int], outside: Elsewhere | None) -> sensors.LoadReading:
+    """Counters of the cores ``cpus`` and of this process, with the process that runs the model if it is another one."""
+    found = sensors.read_load(cpus)
+    more = outside.cpu_s() if outside else None
+    return replace(found, process_cpu_s=found.process_cpu_s + more) if more else found
 
 
 def _told(facts: Facts) -> Facts:
@@ -161,6 +174,9 @@ class Loop:
     def cycle(self, *, decode: bool = True) -> None:
         """One request: the prompt and then, if ``decode``, all new tokens, chosen greedily."""
         session, cpu, clock = self._session, time.process_time, self._clock
+        if isinstance(session, Elsewhere):
+            self._timed_elsewhere(session, steps=self._steps if decode else 0)
+            return
         cpu_start, start = cpu(), clock()
         logits = session.prefill(self._tokens)
         token = logits.argmax(axis=-1)[:, None]
@@ -174,6 +190,13 @@ class Loop:
             self.tpot_cpu_s.append(cpu() - cpu_start)
             self.tpot_at_s.append(start)
         self._logits = logits
+
+    def _timed_elsewhere(self, session: Elsewhere, *, steps: int) -> None:
+        start = self._clock()
+        self._logits, prefill_s, step_s = session.timed(self._tokens, steps)
+        self.ttft_s += prefill_s
+        self.tpot_s += step_s
+        self.tpot_at_s += [start + sum(prefill_s) + passed for passed in itertools.accumulate(step_s, initial=0.0)][:-1]
 
     def check(self) -> None:
         """Checks that the last logits are finite."""

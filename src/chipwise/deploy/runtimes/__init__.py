@@ -6,11 +6,13 @@ Importing this module does not load any runtime.
 from __future__ import annotations
 
 import importlib.util
+import os
+import shutil
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, Protocol, TypedDict
+from typing import Literal, NamedTuple, Protocol, TypedDict, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
@@ -88,6 +90,35 @@ class Session(Protocol):
         ...
 
 
+class Timed(NamedTuple):
+    """Times that a session took itself: seconds of each prefill and of each decode step, and the last output."""
+
+    output: Logits
+    prefill_s: list[float]
+    step_s: list[float]
+
+
+@runtime_checkable
+class Elsewhere(Protocol):
+    """A session that runs in another process and times itself, so that messages are no part of a time."""
+
+    def timed(self, tokens: Tokens, steps: int) -> Timed:
+        """A prompt and ``steps`` greedy decode steps; of a model that answers in one pass, one pass or several."""
+        ...
+
+    def cpu_s(self) -> float | None:
+        """Processor seconds of that process so far; None if unknown."""
+        ...
+
+    def peak_memory_bytes(self) -> int | None:
+        """Its memory; None if unknown."""
+        ...
+
+    def settings(self) -> dict[str, object]:
+        """What to record with a measurement."""
+        ...
+
+
 class Runtime(Protocol):
     """Runs exported models. Stateless; importing its module loads the runtime."""
 
@@ -112,6 +143,7 @@ RUNTIMES = Table(
     {
         "onnxruntime": "chipwise.deploy.runtimes.onnxruntime:OnnxRuntime",
         "openvino": "chipwise.deploy.runtimes.openvino:OpenVino",
+        "browser": "chipwise.deploy.runtimes.browser:Browser",
         "llama.cpp": "chipwise.deploy.runtimes.llama_cpp:LlamaCpp",
         "torch": "chipwise.deploy.runtimes.torch:TorchRuntime",
         "torch-compiled": "chipwise.deploy.runtimes.torch:TorchCompiled",
@@ -130,12 +162,15 @@ class Needs:
     module: str  # module that must be importable
     extra: str  # installs the module: pip install 'chipwise[extra]'
     gpu: bool = False
+    programs: tuple[str, ...] = ()  # one of them must be on the path, or be named by ``CHIPWISE_BROWSER``
     loading_s: float = 0.0  # time to load a model in addition to reading it, on a busy machine
 
 
+BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome")
 NEEDS = {
     "onnxruntime": Needs(module="onnxruntime", extra="search"),
     "openvino": Needs(module="openvino", extra="openvino"),
+    "browser": Needs(module="onnx", extra="search", programs=BROWSERS, loading_s=60.0),
     "llama.cpp": Needs(module="llama_cpp", extra="llama-cpp"),
     "torch": Needs(module="torch", extra="search"),
     "torch-compiled": Needs(module="torch", extra="search", loading_s=300.0),
@@ -184,6 +219,12 @@ def loading_s(runtime: str) -> float:
     return NEEDS[runtime].loading_s if runtime in NEEDS else 0.0
 
 
+def program_of(names: Sequence[str]) -> str | None:
+    """Path of the program that ``CHIPWISE_BROWSER`` names, else of the first of ``names`` on the path; None if none."""
+    own = os.environ.get("CHIPWISE_BROWSER")
+    return next(filter(None, map(shutil.which, [own] if own else names)), None)
+
+
 def missing(runtime: str) -> str | None:
     """What ``runtime`` lacks on this machine, as text; None if nothing is known to be missing."""
     needs = NEEDS.get(runtime)
@@ -191,6 +232,8 @@ def missing(runtime: str) -> str | None:
         return None
     if importlib.util.find_spec(needs.module) is None:
         return f"{needs.module} is not installed; it comes with: pip install 'chipwise[{needs.extra}]'"
+    if needs.programs and program_of(needs.programs) is None:
+        return f"none of {', '.join(needs.programs)} is on the PATH; install one, or name it in CHIPWISE_BROWSER"
     if needs.gpu and not any(Path("/dev").glob("nvidia[0-9]*")):
         return "there is no GPU"
     return None

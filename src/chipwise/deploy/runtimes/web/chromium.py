@@ -1,0 +1,89 @@
+"""A headless Chromium that opens one page, ended together with this process."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import resource
+import shutil
+import signal
+import subprocess
+import tempfile
+import weakref
+from pathlib import Path
+
+import psutil
+
+from chipwise.deploy.runtimes import BROWSERS, program_of
+from chipwise.errors import Unreachable
+
+FLAGS = (
+    "--headless=new",
+    "--disable-gpu",
+    "--disable-dev-shm-usage",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-background-timer-throttling",
+    "--disable-component-update",
+    "--disable-extensions",
+    "--disable-renderer-backgrounding",
+    "--disable-sync",
+    "--enable-blink-features=ForceEagerMeasureMemory",  # measureUserAgentSpecificMemory answers at once
+)
+
+
+class Chromium:
+    """A running browser.
+
+    Raises:
+        Unreachable: There is no browser on this machine.
+    """
+
+    def __init__(self, address: str) -> None:
+        program = program_of(BROWSERS)
+        if program is None:
+            raise Unreachable(
+                f"measuring in a browser needs Chromium or Chrome: none of {', '.join(BROWSERS)} is on the PATH; "
+                "install one (Debian: apt install chromium) or name its program in CHIPWISE_BROWSER"
+            )
+        folder = tempfile.mkdtemp(prefix="chipwise-browser-")
+        root = ("--no-sandbox",) if os.geteuid() == 0 else ()  # Chromium's sandbox refuses to run as root
+        limit = resource.getrlimit(resource.RLIMIT_AS)
+        resource.setrlimit(resource.RLIMIT_AS, (limit[1], limit[1]))  # browsers reserve terabytes of addresses
+        try:
+            self._process = subprocess.Popen(
+                [program, *FLAGS, *root, f"--user-data-dir={folder}", address],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+            )
+        finally:
+            resource.setrlimit(resource.RLIMIT_AS, limit)
+        self.close = weakref.finalize(self, _end, self._process, Path(folder))
+
+    def alive(self) -> bool:
+        """Whether it runs."""
+        return self._process.poll() is None
+
+    def cpu_s(self) -> float:
+        """Processor seconds of all its processes so far."""
+        total = 0.0
+        with contextlib.suppress(psutil.Error):
+            main = psutil.Process(self._process.pid)
+            for process in (main, *main.children(recursive=True)):
+                with contextlib.suppress(psutil.Error):
+                    times = process.cpu_times()
+                    total += times.user + times.system
+        return total
+
+
+def _end(process: subprocess.Popen[bytes], folder: Path) -> None:
+    """Ends the browser and its processes and removes its folder."""
+    with contextlib.suppress(psutil.Error):
+        for child in psutil.Process(process.pid).children(recursive=True):
+            with contextlib.suppress(psutil.Error):
+                child.send_signal(signal.SIGKILL)
+    process.kill()
+    process.wait()
+    shutil.rmtree(folder, ignore_errors=True)

@@ -1,0 +1,179 @@
+// Runs models for the server that it came from: fetches a command, carries it out, sends the answer, asks for the next.
+// A command is one of the functions in `commands`; nothing that arrives is executed as code.
+import * as ort from "./ort.wasm.bundle.min.mjs";
+
+const page = Array.from(crypto.getRandomValues(new Uint32Array(4)), (word) => word.toString(16)).join("");
+const models = new Map();
+const KINDS = { float32: Float32Array, int64: BigInt64Array, int32: Int32Array };
+const show = (text) => { document.getElementById("state").textContent = text; };
+const plain = (text) => String(text).replace(/[^ -~]+/g, " ").slice(0, 200);
+const pause = (ms) => new Promise((done) => setTimeout(done, ms));
+
+function clockStep() { // seconds between two readings of the clock that differ: the median of some
+  const steps = [];
+  while (steps.length < 15) {
+    const start = performance.now();
+    let now = start;
+    while (now === start) now = performance.now();
+    steps.push((now - start) / 1000);
+  }
+  return steps.sort((a, b) => a - b)[7];
+}
+
+function unpacked({ type, dims, data }) {
+  const bytes = Uint8Array.from(atob(data), (letter) => letter.charCodeAt(0));
+  return new ort.Tensor(type, new KINDS[type](bytes.buffer), dims);
+}
+
+function packed(tensor) {
+  const bytes = new Uint8Array(tensor.data.buffer, tensor.data.byteOffset, tensor.data.byteLength);
+  let text = "";
+  for (let i = 0; i < bytes.length; i += 8192) text += String.fromCharCode(...bytes.subarray(i, i + 8192));
+  return { type: tensor.type, dims: tensor.dims, data: btoa(text) };
+}
+
+function greedy(logits) { // the likeliest token of each sequence, at the last position
+  const [batch, length, vocab] = logits.dims;
+  const tokens = new BigInt64Array(batch);
+  for (let row = 0; row < batch; row++) {
+    const start = (row * length + length - 1) * vocab;
+    let best = start;
+    for (let i = start; i < start + vocab; i++) if (logits.data[i] > logits.data[best]) best = i;
+    tokens[row] = BigInt(best - start);
+  }
+  return tokens;
+}
+
+function last(logits) { // the last position of each sequence
+  const [batch, length, vocab] = logits.dims;
+  if (length === 1) return logits;
+  const kept = new Float32Array(batch * vocab);
+  for (let row = 0; row < batch; row++) {
+    const start = (row * length + length - 1) * vocab;
+    kept.set(logits.data.subarray(start, start + vocab), row * vocab);
+  }
+  return new ort.Tensor("float32", kept, [batch, 1, vocab]);
+}
+
+async function step(model, tokens, batch) { // logits of `tokens`, which continue the model's sequences
+  const length = tokens.length / batch, total = model.length + length, feeds = { ...model.past };
+  const given = {
+    tokens: () => new ort.Tensor("int64", tokens, [batch, length]),
+    positions: () => new ort.Tensor("int64",
+      BigInt64Array.from(tokens, (_, i) => BigInt(model.length + i % length)), [batch, length]),
+    seqlens_k: () => new ort.Tensor("int32", new Int32Array(batch).fill(total - 1), [batch]),
+    total_sequence_length: () => new ort.Tensor("int32", Int32Array.of(total), []),
+  };
+  for (const name of model.inputs) feeds[name] = given[name]();
+  const found = await model.session.run(feeds);
+  for (const name of model.cache) model.past[`past.${name}`] = found[`present.${name}`];
+  model.length = total;
+  return found.logits;
+}
+
+const commands = {
+  async open({ model, threads, optimise, cache }) {
+    ort.env.wasm.numThreads = threads;
+    ort.env.wasm.wasmPaths = new URL("./", import.meta.url).href;
+    const file = await fetch(`model/${model}`);
+    if (!file.ok) throw new Error(`the model could not be fetched: ${file.status}`);
+    const session = await ort.InferenceSession.create(new Uint8Array(await file.arrayBuffer()), {
+      executionProviders: ["wasm"], graphOptimizationLevel: optimise, logSeverityLevel: 3, enableMemPattern: true,
+    });
+    const inputs = session.inputNames.filter((name) => !name.startsWith("past."));
+    models.set(model, { session, inputs, cache: Object.keys(cache), empty: cache, past: {}, length: 0 });
+    return { input: session.inputNames[0] };
+  },
+
+  async generate({ model: number, fresh, tokens, steps }) { // a prompt or the next tokens; then `steps` more, timed
+    const model = models.get(number), [batch] = tokens.dims, seconds = [];
+    let next = unpacked(tokens).data, logits;
+    if (fresh) {
+      model.length = 0;
+      for (const [name, dims] of Object.entries(model.empty)) {
+        const size = dims.reduce((product, size) => product * size, 1);
+        model.past[`past.${name}`] = new ort.Tensor("float32", new Float32Array(size), dims);
+      }
+    }
+    for (let i = 0; i <= steps; i++) {
+      const start = performance.now();
+      logits = await step(model, next, batch);
+      next = greedy(logits);
+      seconds.push((performance.now() - start) / 1000);
+    }
+    return { seconds, output: packed(last(logits)) };
+  },
+
+  async run({ model: number, feeds, passes }) { // one pass over given inputs, `passes` times
+    const model = models.get(number), seconds = [];
+    const tensors = Object.fromEntries(Object.entries(feeds).map(([name, value]) => [name, unpacked(value)]));
+    let output;
+    for (let i = 0; i < passes; i++) {
+      const start = performance.now();
+      output = (await model.session.run(tensors))[model.session.outputNames[0]];
+      seconds.push((performance.now() - start) / 1000);
+    }
+    return { seconds, output: packed(output) };
+  },
+
+  async memory() { // bytes of this page, its workers and their WebAssembly memory
+    if (!performance.measureUserAgentSpecificMemory) return { bytes: null };
+    return { bytes: (await performance.measureUserAgentSpecificMemory()).bytes };
+  },
+
+  async forget({ model }) {
+    await models.get(model)?.session.release();
+    models.delete(model);
+    return {};
+  },
+
+  async finish({ text }) {
+    show(text);
+    return {};
+  },
+};
+
+async function main() {
+  const adapter = await navigator.gpu?.requestAdapter().catch(() => null);
+  const got = {
+    threads: crossOriginIsolated ? navigator.hardwareConcurrency : 1,
+    clock_s: clockStep(),
+    isolated: crossOriginIsolated,
+    webgpu: adapter ? plain(`${adapter.info?.vendor ?? ""} ${adapter.info?.architecture ?? ""}`).trim() || "yes" : "none",
+    agent: plain(navigator.userAgent),
+  };
+  for (const [name, value] of Object.entries(got)) {
+    const term = document.createElement("dt"), text = document.createElement("dd");
+    term.textContent = name;
+    text.textContent = value;
+    document.getElementById("got").append(term, text);
+  }
+  let turn = { page, done: 0, got };
+  addEventListener("pagehide", () => navigator.sendBeacon("turn", JSON.stringify({ page, done: 0, left: true })));
+  for (let failed = 0; failed < 60;) {
+    let command;
+    try {
+      const reply = await fetch("turn", { method: "POST", body: JSON.stringify(turn) });
+      if (!reply.ok) throw new Error(await reply.text());
+      command = await reply.json();
+      failed = 0;
+    } catch (error) { // a slow network, or the server has ended
+      failed += 1;
+      show(`No connection (${error.message}); trying again …`);
+      await pause(500);
+      continue;
+    }
+    if (command.end) return show(command.end);
+    if (!command.number) continue;
+    turn = { page, done: command.number };
+    show(`Measuring … (step ${command.number})`);
+    try {
+      turn.answer = await commands[command.do](command);
+    } catch (error) {
+      turn.error = plain(error?.message ?? error) || "unknown error";
+    }
+  }
+  show("The program that measures has ended.");
+}
+
+main().catch((error) => show(`This browser cannot measure: ${error.message}`));
