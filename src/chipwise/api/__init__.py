@@ -26,7 +26,7 @@ if TYPE_CHECKING:
         owned,
     )
     from chipwise.api.runs import evaluate, quality, report, search, shrink, train
-    from chipwise.api.serving import agent_loop, bill, plan, simulate
+    from chipwise.api.serving import agent_loop, bill, plan, serve, simulate
     from chipwise.api.specs import load_run, lower, resolve, uniform
     from chipwise.api.whole_runs import estimate_parts, estimate_pictures, explain_pictures
     from chipwise.deploy.measure.measurement import Measurement
@@ -104,6 +104,7 @@ __all__ = [
     "search",
     "search_module",
     "sensitivity",
+    "serve",
     "shrink",
     "simulate",
     "teach",

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from chipwise.deploy.graphs.inputs import parse_shapes, parse_values
     from chipwise.deploy.measure.store import MeasurementStore, Stored
     from chipwise.deploy.measure.sustained import Sustained
+    from chipwise.deploy.serving.server import Server
     from chipwise.deploy.teach.machine import Taught
     from chipwise.deploy.teach.reading import map_of
     from chipwise.design.fleet import load_tests

@@ -19,6 +19,7 @@ from chipwise.design.fleet.plan_files import plan_question, read_plan
 from chipwise.design.fleet.question import FleetQuestion, above_zero, question_from, read_question
 from chipwise.design.fleet.simulate_model import Pools, Scheduling, simulate_model
 from chipwise.design.fleet.simulating import Simulation
+from chipwise.design.models import served
 from chipwise.errors import SpecError, counted
 from chipwise.model.arch.arch import ArchSpec
 from chipwise.predict.cost.ownership import dollars
@@ -35,6 +36,8 @@ PLANNED = (
     "weights", "tp", "pp", "ep", "dp", "speculation", "fleets", "link", "prices", "max_devices", "power", "budget",
     "confidence", "arrivals", "burstiness", "requests", "kv", "seed",
 )  # fmt: skip
+
+serve = public(served.serve)
 
 
 @public

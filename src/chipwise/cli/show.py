@@ -115,6 +115,8 @@ def result(record: api.RunRecord, folder: Path) -> None:
     put(f"card: {folder / 'card.md'}")
     if record.winner is not None:
         put(f"winner: {folder / 'winner'}")
+        if record.task == "text" and any((folder / "winner").glob("model.*")):
+            put(f"talk to it: chipwise serve {folder / 'winner'}")
     for line in answers.unmet.verdict(record), record.stopped and f"stopped: {record.stopped}":
         if line:
             say(line)

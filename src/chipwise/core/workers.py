@@ -292,6 +292,59 @@ def ask_once(
     return reply
 
 
+class Companion:
+    """A process that runs beside this one until it is closed, or until this process ends.
+
+    It reads one JSON object from standard input, prints one, its ``greeting``, and ends when its standard input closes.
+
+    Raises:
+        WorkerError: The process cannot be started, or ended or said something else before its greeting.
+    """
+
+    def __init__(self, command: Sequence[str], request: Mapping[str, object], *, name: str) -> None:
+        self._name, self._lines = name, deque[str](maxlen=3)
+        try:
+            self._process = _started(command, ONE_THREAD)
+        except OSError as error:
+            raise WorkerError(f"{name} cannot be started: {error.strerror}") from None
+        self._reader = threading.Thread(target=self._lines.extend, args=(self._process.stderr,), daemon=True)
+        self._reader.start()
+        _send(self._process, dict(request))
+        self.greeting = _parsed(next(iter(self._process.stdout or ()), ""))
+        if not self.greeting:
+            self.close()
+            raise WorkerError(f"{name} did not start{_last(''.join(self._lines))}")
+
+    @property
+    def running(self) -> bool:
+        """Whether the process has not ended."""
+        return self._process.poll() is None
+
+    def close(self) -> None:
+        """Ends the process."""
+        _kill(self._process)
+        self._process.wait()
+        self._reader.join(1.0)
+        _release(self._process)
+
+
+def accompany(answer: Callable[[Message], Message]) -> NoReturn:
+    """The companion's side: greets with the ``answer`` to the request, and ends when the other process has ended.
+
+    What libraries print goes to standard error; a :class:`ChipwiseError` becomes the greeting's ``error``.
+    """
+    reply_to = os.dup(1)
+    os.dup2(2, 1)
+    try:
+        greeting = answer(_parsed(sys.stdin.readline()))
+    except ChipwiseError as error:
+        greeting = {"error": str(error)}
+    with os.fdopen(reply_to, "w") as stream:
+        stream.write(json.dumps(greeting) + "\n")
+    sys.stdin.read()
+    os._exit(0)
+
+
 def answer_once(answer: Callable[[Request], Mapping[str, object]]) -> int:
     """Computes the reply to the request of :func:`ask_once` on standard input, in the process that it runs.
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import tempfile
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -15,7 +16,7 @@ from chipwise.deploy.export.gguf import layout
 from chipwise.deploy.export.gguf_read import GgufFile, read_weights
 from chipwise.deploy.export.gguf_tokenizer import GgufTokenizer, gguf_tokenizer, hugging_face_files
 from chipwise.deploy.export.hf import load_pretrained, save_pretrained
-from chipwise.deploy.export.tokenizer_files import TOKENIZER
+from chipwise.deploy.export.tokenizer_files import TOKENIZER, read_tokenizer
 from chipwise.errors import SpecError, Unsupported
 from chipwise.model.arch.arch import ArchSpec
 from chipwise.model.arch.design import Design
@@ -134,12 +135,19 @@ def write_onnx(source: Source, design: Design, folder: Path, packing: Packing = 
     names = ["model.onnx"]
     if (folder / "model.onnx.data").is_file():
         names.append("model.onnx.data")
-    extra = dict(_beside(source))
-    if isinstance(source.tokenizer, Path):
-        extra[TOKENIZER] = source.tokenizer.read_bytes()
+    extra, notes = dict(_beside(source)), []
+    arch, tokenizer = design.arch, source.tokenizer
+    if isinstance(tokenizer, Path):
+        extra |= read_tokenizer(tokenizer, max_tokens=arch.max_tokens, encoder=form_of(arch).gives == "mean").files
+    elif tokenizer is not None:
+        try:
+            held = hugging_face_files(tokenizer, max_tokens=arch.max_tokens)
+            extra |= {name: json.dumps(data).encode() for name, data in held.items()}
+        except Unsupported as error:
+            notes.append(f"no tokenizer in the folder: {source.path}: {error}")
     for name, content in extra.items():
         (folder / name).write_bytes(content)
-    return [*names, *extra], []
+    return [*names, *extra], notes
 
 
 def write_hf(source: Source, design: Design, folder: Path, packing: Packing = NEAREST) -> tuple[list[str], list[str]]:

@@ -40,22 +40,27 @@ class LlamaServer:
         cache: Format of keys and values: ``f32``, which avoids the attention kernel that rounds to FP16, ``f16``,
             llama.cpp's default, ``q8_0`` or ``q4_0``.
         context: Most tokens of a prompt together with its continuation.
+        slots: Requests that are answered at the same time.
+        threads: Threads that compute.
 
     Raises:
         MissingExtra: xllamacpp is not installed.
         MeasurementError: llama.cpp cannot load the file.
     """
 
-    def __init__(self, path: str | Path, *, cache: str = "f16", context: int = 512) -> None:
+    def __init__(
+        self, path: str | Path, *, cache: str = "f16", context: int = 512, slots: int = 1, threads: int = 1
+    ) -> None:
         try:
             import xllamacpp
         except ImportError:
             raise MissingExtra("xllamacpp", "all") from None
         settings = xllamacpp.CommonParams()
         settings.model.path = str(path)
-        settings.n_ctx, settings.n_parallel, settings.verbosity = context, 1, -1
-        settings.warmup = settings.ui = False
-        settings.cpuparams.n_threads = settings.cpuparams_batch.n_threads = 1
+        settings.n_ctx, settings.n_parallel, settings.verbosity = context * slots, slots, -1
+        settings.warmup = settings.ui = settings.kv_unified = False
+        settings.cache_ram_mib = 0  # else prompts of earlier requests stay in up to 8 GiB of memory
+        settings.cpuparams.n_threads = settings.cpuparams_batch.n_threads = threads
         settings.cache_type_k = settings.cache_type_v = getattr(xllamacpp.ggml_type, CACHES[cache])
         if cache == "f32":
             settings.flash_attn_type = xllamacpp.llama_flash_attn_type.LLAMA_FLASH_ATTN_TYPE_DISABLED
@@ -64,6 +69,11 @@ class LlamaServer:
         except RuntimeError as error:
             raise MeasurementError(f"{path}: llama.cpp cannot load this file: {error}") from None
         self._letter = self.tokens("a")[-1]
+
+    @property
+    def address(self) -> str:
+        """Where the server listens, on this machine alone."""
+        return str(self._server.listening_address)
 
     def tokens(self, text: str, *, special: bool = False) -> list[int]:
         """The tokens of ``text``; with ``special`` also the special tokens that the file adds to texts."""
@@ -102,7 +112,7 @@ class LlamaServer:
 
     def _post(self, place: str, data: Mapping[str, object]) -> Message:
         headers = {"Content-Type": "application/json"}
-        request = urllib.request.Request(self._server.listening_address + place, json.dumps(data).encode(), headers)
+        request = urllib.request.Request(self.address + place, json.dumps(data).encode(), headers)
         try:
             with urllib.request.build_opener(urllib.request.ProxyHandler({})).open(request) as reply:
                 answer: Message = json.load(reply)

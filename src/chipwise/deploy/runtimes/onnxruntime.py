@@ -48,7 +48,7 @@ class OnnxRuntimeSession:
             )
         self.vocab_size: int = facts["vocab_size"]
         self.facts: Facts = facts
-        self._batch, self._capacity = batch, capacity
+        self._batch, self.capacity = batch, capacity
         self._learned = facts["positions"] == "learned"
         self._length = 0
         self._seqlens = np.zeros(batch, np.int32)
@@ -73,8 +73,8 @@ class OnnxRuntimeSession:
 
     def decode(self, tokens: AnyArray) -> AnyArray:
         """Runs one more token of each sequence, ``tokens`` (batch, 1)."""
-        if self._length >= self._capacity:
-            raise MeasurementError(f"the cache holds {self._capacity} positions and is full")
+        if self._length >= self.capacity:
+            raise MeasurementError(f"the cache holds {self.capacity} positions and is full")
         self._token[:] = tokens
         self._position.fill(self._length)
         self._seqlens.fill(self._length)
@@ -91,7 +91,7 @@ class OnnxRuntimeSession:
 
     def _run_prompt(self, tokens: AnyArray, logits: AnyArray | None) -> AnyArray:
         """Processes a new prompt. ``logits``: where to write those of every position; None: only the last's."""
-        batch, length = prompt_shape(tokens, batch=self._batch, capacity=self._capacity)
+        batch, length = prompt_shape(tokens, batch=self._batch, capacity=self.capacity)
         self._length = length
         for value in self._conv_states.values():
             value.fill(0.0)
@@ -259,20 +259,44 @@ class OnnxRuntime:
             return OnnxGraph(path, Path(str(options["feed"])), threads=threads)
         if options:
             raise MeasurementError(f"the onnxruntime backend takes no options, not {sorted(options)}")
-        settings = session_options(threads)
+        return _session(path, *_loaded(path, threads), capacity=capacity, batch=batch)
+
+    def open_shared(self, path: Path, *, count: int, capacity: int, threads: int) -> list[Session]:
+        """Opens ``count`` sessions of one sequence each over one copy of the weights.
+
+        They may run in several threads, each session in one at a time. Their caches hold ``capacity`` positions, or as
+        many as the model has if these are fewer.
+
+        Raises:
+            MeasurementError: The file is not a model that this runtime can run.
+        """
+        session, facts = _loaded(path, threads)
+        most = capacity if facts is None else min(capacity, facts.get("max_tokens", capacity))
+        return [_session(path, session, facts, capacity=most, batch=1) for _ in range(count)]
+
+
+def _loaded(path: Path, threads: int) -> tuple[ort.InferenceSession, Facts | None]:
+    """The runtime's session and the file's metadata; a file of another exporter has none, and is optimised."""
+    settings = session_options(threads)
+    session = open_file(path, settings)
+    facts = metadata_of(session)
+    if facts is None:
+        del session  # so that its memory is not counted as the model's
+        settings.graph_optimization_level = ort.GraphOptimizationLevel.ORT_ENABLE_ALL
         session = open_file(path, settings)
-        facts = metadata_of(session)
-        if facts is None:
-            del session  # so that its memory is not counted as the model's
-            settings.graph_optimization_level = ort.GraphOptimizationLevel.ORT_ENABLE_ALL
-            return HuggingFaceOnnx(path, open_file(path, settings), capacity=capacity, batch=batch)
-        loaded = (session, facts)
-        if "steps" in facts:
-            return OnnxDenoiser(path, batch=batch, threads=threads, loaded=loaded)
-        if "image" in facts:
-            return OnnxClassifier(path, batch=batch, loaded=loaded)
-        if "request" in facts:
-            return OnnxRanker(path, batch=batch, loaded=loaded)
-        if "encodes" in facts:
-            return OnnxEncoder(path, loaded=loaded)
-        return OnnxRuntimeSession(path, capacity=capacity, batch=batch, threads=threads, loaded=loaded)
+    return session, facts
+
+
+def _session(path: Path, session: ort.InferenceSession, facts: Facts | None, *, capacity: int, batch: int) -> Session:
+    if facts is None:
+        return HuggingFaceOnnx(path, session, capacity=capacity, batch=batch)
+    loaded = (session, facts)
+    if "steps" in facts:
+        return OnnxDenoiser(path, batch=batch, loaded=loaded)
+    if "image" in facts:
+        return OnnxClassifier(path, batch=batch, loaded=loaded)
+    if "request" in facts:
+        return OnnxRanker(path, batch=batch, loaded=loaded)
+    if "encodes" in facts:
+        return OnnxEncoder(path, loaded=loaded)
+    return OnnxRuntimeSession(path, capacity=capacity, batch=batch, loaded=loaded)

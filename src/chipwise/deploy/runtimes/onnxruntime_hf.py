@@ -37,7 +37,7 @@ class HuggingFaceOnnx:
     """
 
     def __init__(self, path: Path, session: ort.InferenceSession, *, capacity: int, batch: int) -> None:
-        self._path, self._session, self._capacity, self._batch = path, session, capacity, batch
+        self._path, self._session, self.capacity, self._batch = path, session, capacity, batch
         self._types: dict[str, np.dtype[np.generic]] = {}
         self._empty: dict[str, AnyArray] = {}  # the cache before the first token
         for item in session.get_inputs():
@@ -64,7 +64,7 @@ class HuggingFaceOnnx:
 
     def prefill(self, tokens: AnyArray) -> AnyArray:
         """Clears the cache and processes ``tokens`` (batch, prompt); for an encoder, returns its output."""
-        prompt_shape(tokens, batch=self._batch, capacity=self._capacity)
+        prompt_shape(tokens, batch=self._batch, capacity=self.capacity)
         self._length, self._cache = 0, {}
         answer = self._run(tokens)
         return answer[:, -1] if self._empty else answer
@@ -73,8 +73,8 @@ class HuggingFaceOnnx:
         """Runs one more token of each sequence, ``tokens`` (batch, 1)."""
         if not self._empty:
             raise MeasurementError(f"{self._path}: exported without a cache, so it cannot decode; export it with one")
-        if self._length >= self._capacity:
-            raise MeasurementError(f"the cache holds {self._capacity} positions and is full")
+        if self._length >= self.capacity:
+            raise MeasurementError(f"the cache holds {self.capacity} positions and is full")
         return self._run(tokens)[:, -1]
 
     def _run(self, tokens: AnyArray) -> AnyArray:

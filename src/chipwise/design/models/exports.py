@@ -129,7 +129,7 @@ def export(
         StorageError: The files cannot be written.
     """
     kind = _kind(to)
-    place = _model_of(Path(model))
+    place = weights_of(Path(model))
     folder = Path(out) if out is not None else _usual_folder(Path(model), kind)
     _check_folder(folder, place)
     winner = read_winner(place) if place.is_dir() else None
@@ -210,7 +210,7 @@ def _kind(to: str) -> str:
     return kind
 
 
-def _model_of(path: Path) -> Path:
+def weights_of(path: Path) -> Path:
     """The folder or file with the weights; for a run, that of its winner."""
     if not path.is_dir() or not holds_run(path):
         return path

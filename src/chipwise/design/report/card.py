@@ -107,6 +107,7 @@ def _load(record: RunRecord) -> str:
     measured = winner is not None and winner.measured is not None
     what = "was measured" if measured else f"{line_of(runtime)} loads"
     again = "\n\n`chipwise measure winner` measures it again." if measured and record.target.measures else ""
+    again += "\n\n`chipwise serve winner` lets you talk to it." if record.task == "text" else ""
     return f"{with_library}\n\nThe artefact that {what} is `winner/{file}`:\n{how}{again}"
 
 

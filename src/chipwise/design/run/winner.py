@@ -22,6 +22,7 @@ class WinnerFile:
 
     design: Design
     workload: Workload
+    runtime: str
     threads: int
     limits: tuple[Constraint, ...]  # limits on measured metrics; limits on tasks are checked by chipwise evaluate
     promised: Mapping[str, tuple[float, float | None, float | None]]  # value and interval, by metric
@@ -67,6 +68,7 @@ def read_winner(folder: Path) -> WinnerFile | None:
         return WinnerFile(
             design=Design(arch=arch, weights=stored.weights, fused=tuple(data.get("fused", USUALLY_FUSED))),
             workload=stored.workload,
+            runtime=str(stored.target.get("runtime")),
             threads=threads,
             limits=tuple(item for item in limits if item.task is None),
             promised=promised,

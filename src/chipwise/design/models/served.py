@@ -1,0 +1,124 @@
+"""Serves a model on this machine, beside the decode time that was promised for it."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+
+from chipwise.core.fields import whole_number
+from chipwise.deploy.export.gguf_read import read_design
+from chipwise.deploy.export.sources import Source, check_held, write_onnx
+from chipwise.deploy.measure import harness
+from chipwise.deploy.serving.engine import ENGINES, Engine
+from chipwise.deploy.serving.server import Promise, Server
+from chipwise.design.models.exports import weights_of
+from chipwise.design.models.measuring import predict
+from chipwise.design.run.winner import WinnerFile, read_winner
+from chipwise.errors import SpecError, Unsupported
+from chipwise.model.arch.design import Design
+from chipwise.model.ops.workload import Workload
+
+CONTEXT, SLOTS, PORT = 4096, 4, 8000
+_FILES = ("model.onnx", "model.gguf", "onnx/model.onnx")  # in folders, best first; the last as in transformers.js
+
+
+def serve(
+    model: str | Path,
+    *,
+    host: str = "127.0.0.1",
+    port: int = PORT,
+    token: str | None = None,
+    slots: int = SLOTS,
+    context: int = CONTEXT,
+    threads: int | None = None,
+) -> Server:
+    """Starts a server for a model: OpenAI's API with streaming, and a page to talk to the model.
+
+    Args:
+        model: A run's or a winner's folder, the folder of an export, a Hugging Face folder with weights (served as ONNX
+            in FP32), or a ``.gguf`` or ``.onnx`` file. GGUF runs in llama.cpp, the others in ONNX Runtime.
+        host: Address to listen on. Any but this machine's own needs a token.
+        port: Port to listen on; 0 chooses a free one.
+        token: Clients must send it as ``Authorization: Bearer TOKEN``. Default: none on this machine's own addresses,
+            else a random one.
+        slots: Requests that are answered at the same time; others wait. Each slot has its own cache.
+        context: Most tokens of a prompt with its answer; at most those of the model.
+        threads: Threads for each request. Default: the run's own for a winner, else 1.
+
+    Raises:
+        InputError: The model is unknown or has no tokenizer, or the address cannot be used.
+        StudyError: The run has no winner yet.
+        Unsupported: The model generates no text.
+        MeasurementError: The runtime cannot load the file.
+        MissingExtra: The runtime is not installed.
+    """
+    whole_number("slots", slots)
+    whole_number("context", context, least=2)
+    whole_number("port", port, least=0, most=65_535)
+    place = weights_of(Path(model))
+    winner = read_winner(place) if place.is_dir() else None
+    used = threads or (1 if winner is None else winner.threads)
+    harness.check_threads(used)
+    with tempfile.TemporaryDirectory() as room:  # the runtimes hold what they have read
+        path, design = _file(place, winner, Path(room))
+        engine: Engine = ENGINES.load(path.suffix)(path, slots=slots, context=context, threads=used)
+    try:
+        promise = _promise(winner, design, engine.runtime, used)
+        stock = engine.name == "model" and place.suffix not in ENGINES  # a file in a folder that says more
+        name = design.arch.name if design is not None else place.resolve().name if stock else engine.name
+        return Server(engine, name=name or "model", host=host, port=port, token=token, promise=promise)
+    except BaseException:
+        engine.close()
+        raise
+
+
+def _file(place: Path, winner: WinnerFile | None, room: Path) -> tuple[Path, Design | None]:
+    """The file to serve, and its design if known. A file is written to ``room`` if there are only weights.
+
+    Raises:
+        SpecError: There is neither a file nor a folder with a model.
+        Unsupported: The model generates no text.
+    """
+    design = None if winner is None else winner.design
+    if design is not None and not design.arch.causal:
+        raise Unsupported(f"{place}: this model generates no text; chipwise serve takes decoders")
+    if place.suffix in ENGINES:
+        if not place.is_file():
+            raise SpecError("there is no such file", file=str(place))
+        return place, _inside(place)
+    wanted = "model.gguf" if winner is not None and winner.runtime == "llama.cpp" else _FILES[0]
+    found = next((place / name for name in (wanted, *_FILES) if (place / name).is_file()), None)
+    if found is not None:
+        return found, design or _inside(found)
+    source = Source.read(place)
+    if not source.arch.causal:
+        raise Unsupported(f"{place}: this model generates no text; chipwise serve takes decoders")
+    check_held(source.arch, "onnx")
+    design = design or Design(arch=source.arch)
+    write_onnx(source, design, room)
+    return room / "model.onnx", design
+
+
+def _inside(path: Path) -> Design | None:
+    """The design of a GGUF file, if it can be priced."""
+    try:
+        return read_design(path) if path.suffix == ".gguf" else None
+    except Unsupported:
+        return None
+
+
+def _promise(winner: WinnerFile | None, design: Design | None, runtime: str, threads: int) -> Promise | None:
+    """The run's prediction of a decode step, or that of this machine's profile; None if there is neither."""
+    workload = Workload() if winner is None else winner.workload
+    if winner is not None and "tpot_p50" in winner.promised:
+        value, low, high = winner.promised["tpot_p50"]
+        runtime, threads = winner.runtime, winner.threads
+    else:
+        found = None if design is None else predict(design, workload, runtime=runtime, threads=threads)
+        if found is None or "tpot_p50" not in found.metrics:
+            return None
+        step = found.metrics["tpot_p50"]
+        value, low, high = step.value, step.low, step.high
+    request = f"{workload.prompt_tokens} prompt and {workload.new_tokens} new tokens, {workload.batch} at a time"
+    of = f"{runtime}, {threads} thread{'s' if threads > 1 else ''}, {request}"
+    return Promise(tpot_s=value, low_s=low, high_s=high, of=of)
