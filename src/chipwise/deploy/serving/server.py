@@ -294,10 +294,12 @@ class _Handler(BaseHTTPRequestHandler):
         length = self.headers.get("Content-Length", "")
         self.close_connection = True  # until the body is read
         if not length.isascii() or not length.isdigit():
-            return self._refuse(HTTPStatus.LENGTH_REQUIRED, "send the body with its Content-Length")
+            self._refuse(HTTPStatus.LENGTH_REQUIRED, "send the body with its Content-Length")
+            return None
         if int(length) > MOST_BYTES:
             why = f"the body has {int(length):,} bytes; at most {MOST_BYTES:,} are read"
-            return self._refuse(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, why)
+            self._refuse(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, why)
+            return None
         body = self.rfile.read(int(length))
         self.close_connection = self.request_version == "HTTP/1.0" or self.headers.get("Connection", "") == "close"
         return body

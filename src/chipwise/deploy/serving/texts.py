@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -85,7 +85,7 @@ class ChatTemplate:
         special: Texts of special tokens, such as ``bos_token``.
     """
 
-    def __init__(self, text: str, special: dict[str, str]) -> None:
+    def __init__(self, text: str, special: Mapping[str, str | None]) -> None:
         room = ImmutableSandboxedEnvironment(
             trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols"]
         )
@@ -103,7 +103,7 @@ class ChatTemplate:
             SpecError: The template refuses the messages.
         """
         try:
-            return self._template.render(messages=messages, add_generation_prompt=True, **self._special)
+            return str(self._template.render(messages=messages, add_generation_prompt=True, **self._special))
         except (TemplateError, TypeError) as error:
             raise SpecError(f"the model's chat template refuses them: {error}", field="messages") from None
 
