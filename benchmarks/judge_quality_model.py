@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import numpy as np
-from numpy.typing import NDArray
+from dataclasses import dataclass
 
-from chipwise.core.statistics import nnls
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from chipwise.core.statistics import nnls, weighted_kendall_taus
 from chipwise.design.phases.choosing import make_problem
-from chipwise.design.phases.findings import agreement
 from chipwise.design.run.spec import RunSpec
 from chipwise.design.strategies.encoding import Encoder
 from chipwise.design.strategies.quality_model import QualityModel
@@ -16,6 +17,19 @@ from chipwise.model.space.search_space import SearchSpace
 from judge_draw import Subnet
 
 Floats = NDArray[np.float64]
+LEAST_CANDIDATES, LEAST_PAIRS = 5, 8  # fewest candidates for a rank correlation
+RESAMPLINGS = 2_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Agreement:
+    """Kendall's rank correlation between a predictor and trainings; ``tau`` is None with too little data."""
+
+    candidates: int
+    pairs: int
+    tau: float | None = None
+    low: float | None = None  # lower end of the 95 % interval over candidates
+    high: float | None = None
 
 
 class AllFidelities:
@@ -61,6 +75,34 @@ def table(judges: dict[str, Floats], truth: Floats, band: NDArray[np.bool_]) -> 
         both = (agreement(values, truth), agreement(values, truth, pairs=pairs))
         lines.append(f"{name:34} " + " ".join(f"{shown(one):>22}" for one in both))
     return lines
+
+
+def agreement(judged: ArrayLike, truth: ArrayLike, *, pairs: NDArray[np.bool_] | None = None) -> Agreement:
+    """Kendall's τ-b between two columns, with the 95 % interval over resampled candidates.
+
+    Args:
+        judged: Scores of a predictor, lower is better; NaN if a candidate has none, (n,).
+        truth: Results of longer trainings, lower is better, (n,).
+        pairs: Which pairs count, (n, n). Default: all.
+
+    References:
+        τ-b: Kendall 1945, Biometrika 33:239. The interval: percentiles of the bootstrap, Efron 1979.
+    """
+    x, y = np.asarray(judged, float), np.asarray(truth, float)
+    keep = np.isfinite(x) & np.isfinite(y)
+    x, y = x[keep], y[keep]
+    count = len(x)
+    wanted = np.ones((count, count), bool) if pairs is None else np.asarray(pairs)[np.ix_(keep, keep)]
+    wanted = wanted & ~np.eye(count, dtype=bool)
+    number = int(wanted.sum()) // 2
+    if count < LEAST_CANDIDATES or number < LEAST_PAIRS:
+        return Agreement(candidates=count, pairs=number)
+    value = float(weighted_kendall_taus(x, y, np.ones((1, count)), pairs=wanted)[0])
+    if not np.isfinite(value):
+        return Agreement(candidates=count, pairs=number)
+    drawn = np.random.default_rng(0).multinomial(count, np.full(count, 1 / count), size=RESAMPLINGS).astype(float)
+    low, high = np.nanpercentile(weighted_kendall_taus(x, y, drawn, pairs=wanted), [2.5, 97.5])
+    return Agreement(candidates=count, pairs=number, tau=value, low=float(low), high=float(high))
 
 
 def shown(found) -> str:

@@ -39,15 +39,13 @@ def searched(home: Path, smoke_run: Path, quality: object) -> tuple[RunRecord, P
     return api.search(home / "spec.yaml", out=folder), folder
 
 
-def test_the_supernet_is_trained_and_its_ranking_compared_with_trainings(smoke_run, tmp_path) -> None:
+def test_the_supernet_is_trained_and_scores_designs(smoke_run, tmp_path) -> None:
     record, folder = searched(tmp_path, smoke_run, {"method": "supernet", "budget": "3 s"})
     assert record.status == "finished"
     assert {"training the supernet", "scoring with the supernet"} <= set(record.budget.spent)
     scores = json.loads((folder / "supernet" / "scores.json").read_text())
     assert len(scores) >= 10
     assert all(0 < value < 10 for value in scores.values() if value is not None)
-    named = {one.name for ranking in record.rankings for one in ranking.fidelities}
-    assert not named or "supernet" in named
     before = (folder / "supernet" / "scores.json").stat().st_mtime_ns
     again = api.search(tmp_path / "spec.yaml", out=folder, resume=True)
     assert again.winner == record.winner

@@ -19,7 +19,6 @@ from typing import Protocol
 
 import numpy as np
 
-from chipwise.core.arrays import Float64Array
 from chipwise.core.record import Record
 from chipwise.design.phases.choosing import DRAWN, Chooser, Observation
 from chipwise.design.phases.measuring import Measurer
@@ -182,7 +181,6 @@ class Halving:
         workers: Parallel trainings.
         propose: Proposes first-rung candidates. Default: the chooser.
         on_phase: Called with the name of each phase.
-        score: Supernet scores of rows, for the notes of new trials; NaN if there are none.
         penalty_factor: Factor on a candidate's bits per byte: 1, or more if soft limits are exceeded.
         allowance: The budget of trainings, its unit, and the length of a full one.
         left: Remaining budget of trainings. Default: no limit.
@@ -202,7 +200,6 @@ class Halving:
         workers: int,
         propose: Propose | None = None,
         on_phase: Callable[[str], None] = lambda phase: None,
-        score: Callable[[Rows], Float64Array] | None = None,
         penalty_factor: Callable[[Candidate], float] = lambda item: 1.0,
         allowance: Allowance,
         left: Callable[[], float] = lambda: math.inf,
@@ -211,7 +208,7 @@ class Halving:
         self._trials, self._plan, self._chooser, self._trainer = trials, tuple(plan), chooser, trainer
         self._measurer, self._predict, self._workers, self._on_phase = measurer, predict, workers, on_phase
         self._propose = propose or chooser.next
-        self._score, self._penalty_factor = score, penalty_factor
+        self._penalty_factor = penalty_factor
         self._allowance, self._left, self._faster = allowance, left, faster
         self._trained, self._used = 0.0, 0.0  # charge of finished trainings, and their total cost
 
@@ -249,7 +246,6 @@ class Halving:
                 if not len(rows):
                     return
                 numbers = [self._trials.add(row, predicted=self._predict(row[None])) for row in rows]
-                self._note_beliefs(numbers, rows)
                 unfinished = [self._trials[number] for number in numbers]
             self._run([*full, *(Job(item, first.budget, 0) for item in unfinished)])
             full = []
@@ -357,21 +353,6 @@ class Halving:
         left = [item for item in left if item.alive and item.rungs and item.notes.within]
         return sorted(left, key=lambda item: item.after(last) is None)
 
-    def _note_beliefs(self, numbers: Sequence[int], rows: Rows) -> None:
-        """Records the predicted quality of candidates before their first training, for the report."""
-        observations = self.observations()
-        believed = self._chooser.expected(observations, rows) if len(observations) >= FEWEST else None
-        scores = self._score(rows) if self._score is not None else np.full(len(rows), np.nan)
-        for i, (number, law) in enumerate(zip(numbers, self._chooser.law(rows), strict=True)):
-            known = {"law": float(law)} | ({"supernet": float(scores[i])} if np.isfinite(scores[i]) else {})
-            self._trials.note(number, **known)
-            if believed is not None:
-                self._note_belief(self._trials[number], 0, float(believed[0][i]), float(believed[1][i]))
-
-    def _note_belief(self, item: Candidate, rung: int, mean: float, std: float) -> None:
-        if str(rung) not in item.notes.believed:
-            self._trials.note(item.number, believed={**item.notes.believed, str(rung): [mean, std]})
-
     def _fresh(self, item: Candidate) -> Candidate:
         return self._trials[item.number]
 
@@ -397,14 +378,12 @@ class Halving:
         ahead = {item.number for item in before if item.trained_to(rung)}  # trained under an earlier plan
         least = 0 if any(item.number in ahead and self._keeps_limits(item) for item in before) else 1
         count = min(self._plan[rung].count, max(least, affordable))
-        for item, belief in self._believed(before):
+        for item in self.ranked(before):
             paid = sum(each.number not in ahead for each in found)
             if len(found) >= self._plan[rung].count or (paid >= count and item.number not in ahead):
                 continue
             if self._keeps_limits(item):
                 self._trials.note(item.number, promoted=rung)
-                if belief is not None:
-                    self._note_belief(self._fresh(item), rung, *belief)
                 found.append(self._fresh(item))
         if not found and not any(item.alive for item in before):
             raise Infeasible(ALL_FAILED)
@@ -464,24 +443,19 @@ class Halving:
         return sum(above.count * (above.budget - below.budget) for below, above in pairs)
 
     def ranked(self, candidates: Sequence[Candidate]) -> list[Candidate]:
-        """Candidates by predicted bits per byte after a full training, with penalties."""
-        return [item for item, _ in self._believed(candidates)]
-
-    def _believed(self, candidates: Sequence[Candidate]) -> list[tuple[Candidate, tuple[float, float] | None]]:
-        """Trials with predicted mean and standard deviation; None before the quality model is used.
+        """Candidates by predicted bits per byte after a full training, with penalties.
 
         A denoiser is ranked by its best number of steps, because one that was tried with one step may win with eight.
         """
         candidates = [item for item in candidates if item.row is not None]
         observations = self.observations()
         if len(observations) < FEWEST or not candidates:
-            ordered = sorted(candidates, key=lambda item: (-len(item.rungs), self._counted(item)))
-            return [(item, None) for item in ordered]
+            return sorted(candidates, key=lambda item: (-len(item.rungs), self._counted(item)))
         rows = np.array([item.row for item in candidates])
-        mean, std = self._chooser.expected(observations, rows)
+        mean, _ = self._chooser.expected(observations, rows)
         counted = mean * [self._penalty_factor(item) for item in candidates]
         counted *= [self._chooser.better_served(row) for row in rows.tolist()]
-        return [(candidates[i], (float(mean[i]), float(std[i]))) for i in np.argsort(counted, kind="stable")]
+        return [candidates[i] for i in np.argsort(counted, kind="stable")]
 
     def observations(self) -> list[Observation]:
         """Every finished training; reference designs are represented by the closest row of the space."""

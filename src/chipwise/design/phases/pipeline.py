@@ -10,7 +10,6 @@ from pathlib import Path
 
 import numpy as np
 
-from chipwise.core.arrays import Float64Array
 from chipwise.core.record import Record
 from chipwise.design.limits import Constraint
 from chipwise.design.phases import supernet_prior
@@ -41,7 +40,6 @@ from chipwise.design.targets.local import least_calibration_s
 from chipwise.design.targets.target import Target, limits_on_predictions, open_target
 from chipwise.errors import ChipwiseError, OutOfReach
 from chipwise.model.space.designs import summary
-from chipwise.model.space.search_space import Rows
 from chipwise.training.tasks.protocol import TaskData
 from chipwise.training.trainers.protocol import Setup, Trainer, open_trainer
 
@@ -275,6 +273,7 @@ class Search(StoredRun):
     def _halving(self, ready: Prepared, trainer: Trainer) -> Halving:
         """Chooses and trains candidates, after training the supernet if the run uses one."""
         spec, chooser, target = self.spec, ready.chooser, ready.target
+        self._supernet(chooser, ready.data, trainer)
         propose: Propose | None = None
         if spec.search.strategy != "auto":
             propose = StrategyProposer(spec.search.strategy, chooser, seed=spec.seed)
@@ -298,7 +297,6 @@ class Search(StoredRun):
             workers=spec.budget.workers,
             propose=propose,
             on_phase=self._phase,
-            score=self._supernet(chooser, ready.data, trainer),
             penalty_factor=penalty_factor(spec, self.others.predict),
             allowance=self.allowance,
             left=lambda: self.budget.left,
@@ -329,11 +327,11 @@ class Search(StoredRun):
                 lambda item: ready.measurer.measure(item, because="it may improve the front"),
             )
 
-    def _supernet(self, chooser: Chooser, data: TaskData, trainer: Trainer) -> Callable[[Rows], Float64Array] | None:
-        """Trains a supernet if the run asks for one and sets the chooser's prior; returns its scoring function."""
+    def _supernet(self, chooser: Chooser, data: TaskData, trainer: Trainer) -> None:
+        """Trains a supernet if the run asks for one, and sets the chooser's prior."""
         budget_s = self.budget.supernet_s
         if not budget_s:
-            return None
+            return
         self._phase("training the supernet")
         if "supernet" not in self.study.memory:
             rows = chooser.spread(supernet_prior.TRAINED, designs_to_score(budget_s))
@@ -348,16 +346,10 @@ class Search(StoredRun):
         )
         supernet.train(trainer, lambda share: self._show_trainings({0: share}))
         self._phase("scoring with the supernet")
-
-        def score(rows: Rows) -> Float64Array:
-            return supernet.scores(
-                [self.space.design(row).arch for row in rows],
-                lambda done, total: self._detail(f"{done} of {total} designs"),
-            )
-
-        chooser.set_supernet_prior(scored, score(scored))
+        designs = [self.space.design(row).arch for row in scored]
+        scores = supernet.scores(designs, lambda done, total: self._detail(f"{done} of {total} designs"))
+        chooser.set_supernet_prior(scored, scores)
         self.study.remember(supernet={**begun.data, "done": True})
-        return score
 
     def _fair_reference(
         self, ready: Prepared, halving: Halving, finals: Finals, winner: Candidate, reference: Candidate | None

@@ -13,7 +13,6 @@ from chipwise.core.digest import plain
 from chipwise.core.files import build
 from chipwise.core.record import Record
 from chipwise.design.phases.finals import chances
-from chipwise.design.phases.findings import rankings
 from chipwise.design.phases.limits import penalty_factor, within
 from chipwise.design.phases.other_devices import AcrossDevices, OtherDevices
 from chipwise.design.phases.trainings import charged
@@ -54,7 +53,7 @@ def make_record(
     screened = memory.record("screened")
     samples = memory.record("samples")
     said = samples.records("continuations") or memory.records("continuations")
-    answer = build(rec.Answer, memory.record("answer").data, field="answer")
+    answer = build(rec.Answer, rec.shown_of_answer(memory.record("answer").data), field="answer")
     knee = answer.knee if answer.knee is not None else _knee(spec, front, factor)
     return rec.RunRecord(
         name=spec.name,
@@ -86,7 +85,6 @@ def make_record(
         launch_overhead_s=None if profile is None else profile.terms.get("elementwise.mul", {}).get("node"),
         answer=answer,
         tasks=tuple(_tasks(spec, items, memory.record("bars").data)),
-        rankings=rankings(items, spec.workload, pace=spec.task_settings.latency_metric),
         test=build(rec.TestScore, memory.record("test").data, field="test") if "test" in memory else None,
         samples={name: value for name, value in samples.data.items() if name != "continuations"},
         law=_law(memory.data),

@@ -59,8 +59,6 @@ def card(record: RunRecord) -> str:
     law = None if record.law is None else law_text.told(record.law)
     parts += ["## Data", _data(record) if law is None else "\n".join(f"- {name}: {line_of(law[name])}" for name in law)]
     parts += ["## Training", _training(record, winner)]
-    if record.rankings:
-        parts += ["## How well candidates were ranked early", _rankings(record)]
     parts += ["## Limits", _limits(record, winner)]
     if winner is not None:
         parts += ["## How to load it", law_text.LOAD if record.law is not None else _load(record)]
@@ -240,15 +238,6 @@ def _tasks(record: RunRecord, winner: Trial | None) -> str:
     if winner is not None and any(score.confusion for score in winner.tasks.values()):
         text += "\n\nConfusion matrices are in `report.html`, the tuned classifiers in `winner/tasks/`."
     return text
-
-
-def _rankings(record: RunRecord) -> str:
-    parts = [line_of(insights.RANKING_NOTE)]
-    for ranking in record.rankings:
-        rows = insights.ranking_rows(ranking)
-        shown = f"\n\n{markdown_table(insights.RANKING_HEAD, rows)}" if rows else ": too few to tell."
-        parts.append(f"{line_of(insights.ranking_title(ranking))}{shown}")
-    return "\n\n".join(parts)
 
 
 def _sourced(record: RunRecord, known: facts.Value, metric: str) -> str:

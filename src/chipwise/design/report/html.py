@@ -45,7 +45,6 @@ def page(record: RunRecord) -> str:
     sections += [
         budget(record),
         insights.explained(record),
-        insights.rankings(record),
         insights.elsewhere(record),
         _trials(record),
         _about(record),
@@ -78,7 +77,6 @@ def _head(record: RunRecord) -> str:
         ("promised", "Promised and measured"),
         *([("plan", "Training plan")] if facts.by_law(record) else [("curves", "Training")]),
         ("explained", "Why"),
-        *([("rankings", "Rankings")] if record.rankings else []),
         ("trials", "Trials"),
         ("about", "Run"),
     )

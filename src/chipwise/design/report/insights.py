@@ -1,4 +1,4 @@
-"""Findings of a run beyond its winner: tasks, reasons for the result, other devices, early rankings.
+"""Findings of a run beyond its winner: tasks, reasons for the result, other devices.
 
 Page and card share rows and sentences; functions that return sections are for the page.
 """
@@ -8,10 +8,10 @@ from __future__ import annotations
 from typing import Final
 
 from chipwise.core import units
-from chipwise.core.page.markup import empty, safe, section, table, text_table
+from chipwise.core.page.markup import safe, section, table, text_table
 from chipwise.design.limits import SPENDING
 from chipwise.design.report import facts, words
-from chipwise.design.report.record import Agreement, Answer, Elsewhere, Ranking, Relaxed, RunRecord, TaskScore, Trial
+from chipwise.design.report.record import Answer, Elsewhere, Relaxed, RunRecord, TaskScore, Trial
 
 ELSEWHERE_NOTE: Final = (
     "Expected on the other devices, not measured: predicted as chipwise estimate does, in the runtime that is named, "
@@ -24,14 +24,6 @@ TASK_HEAD: Final = ("task", "contender", "score", "95 % interval", "training ite
 TASK_NOTE: Final = (
     "Held-out items, chosen by a hash of their text, were answered once. A floor is checked by the value; the "
     "interval is the range in which another sample of as many items would lie. These numbers are not predicted."
-)
-RANKING_HEAD: Final = ("predictor", "τ, all pairs", "pairs", "τ, equal latency", "pairs")
-RANKING_NOTE: Final = (
-    "Kendall's τ between an early prediction and the quality after longer training: 1 is the same order, 0 "
-    "chance. Brackets: 95 % interval over candidates (bootstrap). Equal latency: pairs whose predicted time per token "
-    "lies within 5 % of one value. More parameters and FLOPs count as better. Longer trainings went to candidates that "
-    "looked good, which makes them harder to rank than candidates in general. Scaling law and quality model always "
-    "predict a full training."
 )
 
 
@@ -67,43 +59,6 @@ def tasks(record: RunRecord) -> str:
         return ""
     shown = text_table(TASK_HEAD, task_rows(record), numbers={2, 3, 4, 5})
     return section("tasks", "Tasks", shown, safe(TASK_NOTE))
-
-
-def ranking_title(ranking: Ranking) -> str:
-    """Title of a table: the trainings with which early predictions are compared."""
-    return f"{ranking.candidates} candidates as they were after {words.quantity(ranking.cpu_s, 'time')} of training"
-
-
-def ranking_rows(ranking: Ranking) -> list[list[str]]:
-    """One row per predictor."""
-    return [
-        [
-            item.name,
-            _tau(item.overall),
-            str(item.overall.pairs),
-            _tau(item.equal_latency),
-            str(item.equal_latency.pairs),
-        ]
-        for item in ranking.fidelities
-    ]
-
-
-def _tau(found: Agreement) -> str:
-    if found.tau is None or found.low is None or found.high is None:
-        return "too few"
-    return f"{found.tau:.2f} [{found.low:.2f}, {found.high:.2f}]"
-
-
-def rankings(record: RunRecord) -> str:
-    """The page's section on rankings; it says so if too few candidates were trained."""
-    if not record.rankings:
-        return ""
-    parts = []
-    for ranking in record.rankings:
-        rows = ranking_rows(ranking)
-        parts.append(f"<h3>{safe(ranking_title(ranking))}</h3>")
-        parts.append(text_table(RANKING_HEAD, rows, numbers={1, 2, 3, 4}) if rows else empty("Too few candidates."))
-    return section("rankings", "How well candidates were ranked early", "".join(parts), safe(RANKING_NOTE))
 
 
 def knee(record: RunRecord) -> str:
@@ -166,24 +121,6 @@ def importance(answer: Answer) -> list[list[str]]:
     ]
 
 
-def growth(answer: Answer) -> str:
-    """One sentence on the growth of the front."""
-    if not answer.growth:
-        return ""
-    last, drawn = answer.growth[-1], answer.growth_random[-1]
-    reached = next((i for i, value in enumerate(answer.growth, start=1) if value >= drawn), len(answer.growth))
-    share = (
-        f"{abs(last / drawn - 1) * 100:.1f} % {'more' if last >= drawn else 'less'} hypervolume than"
-        if drawn
-        else "more than"
-    )
-    level = f"; its first {reached} candidates cover as much" if last >= drawn else ""
-    return (
-        f"The front of the {len(answer.growth)} trained candidates covers {share} that of as many random candidates "
-        f"within the limits{level}. (Quality as the quality model predicts it after a full training.)"
-    )
-
-
 def elsewhere_row(record: RunRecord, device: Elsewhere) -> list[str]:
     """A table row: the device and its runtime, expected costs of the contenders, its own front."""
     cells = []
@@ -205,11 +142,9 @@ def elsewhere_head(record: RunRecord) -> tuple[str, ...]:
 
 
 def explained(record: RunRecord) -> str:
-    """The page's section on the knee, growth, the price of each limit, and importance of choices."""
+    """The page's section on the knee, the price of each limit, and importance of choices."""
     answer = record.answer
     parts = [f"<p>{safe(text)}</p>" for text in (facts.bought(record), knee(record)) if text]
-    if answer.growth:
-        parts.append(f"<p>{safe(growth(answer))}</p>")
     if answer.relaxed:
         share = units.show(answer.relaxed[0].share, "share", digits=2)
         head = ("constraint", f"relaxing it by {share} gains", "best expected values", "example design")

@@ -27,7 +27,8 @@ SCHEMA: Final = "chipwise.run/1"
 State = Literal["priced", "trained", "measured", "failed", "pruned"]
 Role = Literal["candidate", "winner", "baseline", "original"]
 # Fields of older records that are no longer shown.
-_GONE = {"operators", "roofs", "peaks", "memory", "per_thousand", "cloud", "history"}
+_GONE = {"operators", "roofs", "peaks", "memory", "per_thousand", "cloud", "history", "rankings"}
+_GONE_OF_ANSWER = {"growth", "growth_random"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,35 +58,6 @@ class TaskSummary:
     name: str
     classes: tuple[str, ...] = ()
     bar: TaskScore | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Agreement:
-    """Kendall's rank correlation between a predictor and trainings; ``tau`` is None with too little data."""
-
-    candidates: int
-    pairs: int
-    tau: float | None = None
-    low: float | None = None  # lower end of the 95 % interval over candidates
-    high: float | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Fidelity:
-    """One cheap predictor of quality, compared with longer trainings."""
-
-    name: str
-    overall: Agreement
-    equal_latency: Agreement  # over pairs of candidates whose predicted latencies are within 5 %
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Ranking:
-    """Rank correlations of each predictor for the candidates that were trained for ``cpu_s``."""
-
-    cpu_s: float
-    candidates: int
-    fidelities: tuple[Fidelity, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -240,8 +212,6 @@ class Answer:
     knee_expected: float | None = None  # bits per byte
     relaxed: tuple[Relaxed, ...] = ()
     importance: dict[str, dict[str, float]] = field(default_factory=dict)  # objective -> choice -> share of variance
-    growth: tuple[float, ...] = ()  # hypervolume of the front after each candidate
-    growth_random: tuple[float, ...] = ()  # mean for random candidates within the limits
     alternatives: tuple[Alternative, ...] = ()
 
 
@@ -333,7 +303,6 @@ class RunRecord(Result):
     launch_overhead_s: float | None = None
     answer: Answer = field(default_factory=Answer)
     tasks: tuple[TaskSummary, ...] = ()
-    rankings: tuple[Ranking, ...] = ()  # longest trainings first
     elsewhere: tuple[Elsewhere, ...] = ()
     test: TestScore | None = None
     continuations: tuple[Continuation, ...] = ()
@@ -438,9 +407,16 @@ def _today(data: object) -> object:
         return found
 
     kept = {name: value for name, value in data.items() if name not in _GONE}
+    if isinstance(answer := data.get("answer"), Mapping):
+        kept["answer"] = shown_of_answer(answer)
     if isinstance(trials := data.get("trials"), list):
         kept["trials"] = [renamed(item) for item in trials]
     return kept
+
+
+def shown_of_answer(stored: Mapping[str, object]) -> dict[str, object]:
+    """A stored answer without removed fields."""
+    return {name: value for name, value in stored.items() if name not in _GONE_OF_ANSWER}
 
 
 def save(record: RunRecord, path: str | Path) -> None:

@@ -52,11 +52,6 @@ class TrialNotes:
     ended: str | None = None
     reason: str | None = None  # why the trial failed
     format_of: int | None = None  # trial of the same architecture whose training it shares, with another weight format
-    law: float | None = None  # bits per byte by the scaling law before any training
-    supernet: float | None = None  # bits per byte with supernet weights
-    believed: Mapping[str, list[float]] = field(
-        default_factory=dict
-    )  # by rung: predicted mean and deviation before its training
     promoted: int = 0  # highest rung to which it was promoted
     rungs: tuple[TrainedRung, ...] = ()  # finished trainings, shortest first
     curve: tuple[tuple[float | None, ...], ...] = ()  # CPU seconds, tokens, training and validation bits per byte

@@ -1,4 +1,4 @@
-"""A toy run explained: what its trials know shows in knee, importance and growth."""
+"""A toy run explained: what its trials know shows in knee and importance."""
 
 from __future__ import annotations
 
@@ -44,8 +44,6 @@ def test_the_findings_are_a_record_answer(made) -> None:
     chooser, seen, items = made
     found = explain_answer(SPACE, chooser, seen, items, seed=0)
     answer = build(Answer, found)
-    assert len(answer.growth) == len(answer.growth_random) == len(items)
-    assert all(a <= b + 1e-12 for a, b in zip(answer.growth, answer.growth[1:], strict=False))
     assert {item.limit for item in answer.relaxed} == {"tpot_p99"}
     assert answer.knee is None or answer.knee in {item.number for item in items}
 

@@ -283,17 +283,8 @@ def test_the_first_batch_fills_the_other_workers_while_the_reference_trains_in_f
     assert counts == asked
 
 
-def test_what_was_believed_before_each_training_is_noted_under_its_rung(tmp_path) -> None:
-    """Beliefs begin with the third training: the first batch has none, later ones have one for the first rung."""
+def test_the_promoted_are_noted(tmp_path) -> None:
     trials, halving = make(tmp_path / "s", FakeTrainer())
     halving.explore([])
-    first, later = trials.all()[:2], trials.all()[4:]
-    assert all(item.notes.believed == {} for item in first)
-    assert all(item.notes.believed.keys() == {"0"} for item in later)
-    assert all(item.notes.law is not None and item.notes.supernet is None for item in trials.all())
     promoted = halving.chosen(1)
     assert [item.notes.promoted for item in promoted] == [1] * 4
-    assert all("1" in item.notes.believed for item in promoted)
-    mean, deviation = promoted[0].notes.believed["1"]
-    assert 1.0 < mean < 2.0  # the toy's qualities are 1 + 1 / (1 + s) + 10 / width
-    assert 0.0 < deviation < mean

@@ -1,4 +1,4 @@
-"""What a record says of trials, findings of their growth, what is measured next, and plans of trainings: by pencil."""
+"""What a record says of trials, findings, what is measured next, and plans of trainings: by pencil."""
 
 from __future__ import annotations
 
@@ -18,7 +18,6 @@ from chipwise.design.phases.training_plan import TrainingPlan
 from chipwise.design.report import record as rec
 from chipwise.design.run.budget_spec import Allowance
 from chipwise.design.run.trials import Candidate
-from chipwise.design.strategies.pareto import hypervolume
 from chipwise.design.strategies.study import Trial
 from chipwise.errors import MeasurementError, SpecError
 from chipwise.model.arch.arch import uniform
@@ -141,22 +140,9 @@ class Believes:
         return np.ones(len(rows))
 
 
-def test_growth_is_in_spans_of_all_that_is_compared() -> None:
-    """Rows 1 and 6 of 0 … 7 by hand below a corner of 1.1; the mean of random orders ends with the whole front."""
+def test_points_are_what_is_believed_and_priced() -> None:
     chooser: Any = Believes()
-    rows = np.array([[1], [6]])
-    points = findings._points(chooser, [], rows)
-    assert points.tolist() == [[9.0, 1.0], [4.0, 6.0]]
-    found = findings._growth(chooser, [], points, 0)
-    scaled = (points - [3.0, 0.0]) / 7
-    one = (1.1 - scaled[0, 0]) * (1.1 - scaled[0, 1])
-    assert found["growth"] == pytest.approx([one, hypervolume(scaled, np.array([1.1, 1.1]))])
-    every = np.column_stack([10.0 - np.arange(8), np.arange(8)])
-    alone = [(1.1 - x) * (1.1 - y) for x, y in (every - [3.0, 0.0]) / 7]
-    assert min(alone) < found["growth_random"][0] < max(alone)
-    assert found["growth_random"][1] > found["growth_random"][0]
-    longer = findings._growth(chooser, [], np.vstack([points] * 4), 0)
-    assert longer["growth_random"][7] == pytest.approx(hypervolume((every - [3.0, 0.0]) / 7, np.array([1.1, 1.1])))
+    assert findings._points(chooser, [], np.array([[1], [6]])).tolist() == [[9.0, 1.0], [4.0, 6.0]]
     assert findings._known(math.inf) is None
     assert findings._known(2.0) == 2.0
 

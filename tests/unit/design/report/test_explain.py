@@ -27,8 +27,6 @@ ANSWER = Answer(
         Relaxed(limit="tpot_p50@raspberry-pi-5", share=0.1, gain=None, summary="d64 L1"),
     ),
     importance={"bits_per_byte": {"depth": 0.2, "d_model": 0.6, "sharing": 0.001}, "tpot_p50": {"depth": 0.9}},
-    growth=(0.2, 0.5, 0.9),
-    growth_random=(0.1, 0.3, 0.45),
 )
 
 
@@ -68,13 +66,6 @@ def test_the_price_of_each_limit_is_a_row() -> None:
 
 def test_choices_that_matter_come_first_and_those_that_do_not_are_left_out() -> None:
     assert explain.importance(ANSWER) == [["depth", "20 %", "90 %"], ["d_model", "60 %", "0 %"]]
-
-
-def test_growth_is_told_against_drawing_at_random() -> None:
-    told = explain.growth(ANSWER)
-    assert "The front of the 3 trained candidates covers 100.0 % more hypervolume than that of as many random" in told
-    assert "its first 2 candidates cover as much" in told
-    assert explain.growth(Answer()) == ""
 
 
 def test_the_page_has_the_sections_where_there_is_something_to_say() -> None:

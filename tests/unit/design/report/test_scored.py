@@ -1,4 +1,4 @@
-"""Tasks and rankings as a reader sees them: on the page, on the card, in the table of constraints and the CSV."""
+"""Tasks as a reader sees them: on the page, on the card, in the table of constraints and the CSV."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from chipwise.design.report.card import card
 from chipwise.design.report.csvfile import trials_csv
 from chipwise.design.report.html import page
 from chipwise.design.report.plots import confusion
-from chipwise.design.report.record import Agreement, Fidelity, Ranking, RunRecord, TaskScore, TaskSummary
+from chipwise.design.report.record import RunRecord, TaskScore, TaskSummary
 from chipwise.design.report.tables import constraint_table
 
 SCORE = TaskScore(
@@ -46,23 +46,11 @@ def record() -> RunRecord:
         for trial in plain.trials
     )
     floor = parse_constraints({"accuracy@organ|system": ">= 85 %"}, tasks=None)
-    ranking = Ranking(
-        cpu_s=100.0,
-        candidates=16,
-        fidelities=(
-            Fidelity(
-                name="parameters",
-                overall=Agreement(candidates=16, pairs=120, tau=0.69, low=0.4, high=0.9),
-                equal_latency=Agreement(candidates=16, pairs=5),
-            ),
-        ),
-    )
     return replace(
         plain,
         trials=trials,
         constraints=(*plain.constraints, *floor),
         tasks=(TaskSummary(name="organ|system", classes=("heart <b>", "lung"), bar=BAR),),
-        rankings=(ranking, Ranking(cpu_s=300.0, candidates=3)),
     )
 
 
@@ -89,12 +77,10 @@ def test_a_floor_is_met_by_the_value_and_was_not_predicted(record) -> None:
     assert len(constraint_table(record).rows) == len(record.constraints)
 
 
-def test_the_card_has_the_tasks_the_floor_and_the_rankings(record) -> None:
+def test_the_card_has_the_tasks_and_the_floor(record) -> None:
     text = card(record)
     assert "| accuracy on organ\\|system, held-out items | not predicted | 90 % (85 % to 94 %) |" in text
     assert "## On its tasks" in text
-    assert "| parameters | 0.69 \\[0.40, 0.90\\] | 120 | too few | 5 |" in text
-    assert "3 candidates as they were after 5 min of training: too few to tell." in text
 
 
 def test_the_heat_map_holds_every_item_and_no_markup_of_a_file(record) -> None:

@@ -120,10 +120,10 @@ def test_a_trial_that_failed_or_was_set_aside_is_not_alive(state: str, alive: bo
 
 def test_a_trial_begins_with_its_choices_and_promise_and_ends_with_its_reason(trials: Trials) -> None:
     row = SPACE.sample(1, np.random.default_rng(0))[0]
-    number = trials.add(row, predicted=PROMISE, law=2.5)
+    number = trials.add(row, predicted=PROMISE)
     found = trials[number]
     assert found.row == tuple(row.tolist())
-    assert (found.is_reference, found.notes.law, found.notes.started[10]) == (False, 2.5, "T")
+    assert (found.is_reference, found.notes.started[10]) == (False, "T")
     assert found.design == design_of(SPACE.choices(row), spec=SPEC.space, name="toy")
     reference = trials.add_reference(SPACE.choices(row), predicted={})
     assert (trials[reference].is_reference, trials[reference].row) == (True, None)
