@@ -145,7 +145,6 @@ def from_suites(kind: str, count: int) -> list[ArchSpec]:
     """``count`` small models that the conformance suites' strategies draw; used to make pins alone."""
     from hypothesis import strategies as st
 
-    from chipwise.api.testing import specs
     from support import archs, models
 
     if kind == "encoder":
@@ -153,7 +152,7 @@ def from_suites(kind: str, count: int) -> list[ArchSpec]:
     one_axis = archs.image_archs().filter(lambda arch: arch.stem.axes == 1)
     two_axes = archs.image_archs().filter(lambda arch: arch.stem.axes == 2)
     drawn = {
-        "text": st.one_of(specs.arch_specs(), models.llama_like_specs()),
+        "text": st.one_of(models.arch_specs(), models.llama_like_specs()),
         "image": two_axes,
         "keyword": one_axis,
         "denoiser": archs.denoiser_archs(),
@@ -162,7 +161,7 @@ def from_suites(kind: str, count: int) -> list[ArchSpec]:
         "ranking": archs.ranking_archs(),
     }[kind]
     found: dict[str, ArchSpec] = {}
-    specs.check_each(lambda arch: found.setdefault(arch.digest, arch) and None, drawn, examples=4 * count)
+    models.check_each(lambda arch: found.setdefault(arch.digest, arch) and None, drawn, examples=4 * count)
     return [*found.values()][-count:]  # the first ones are the smallest
 
 

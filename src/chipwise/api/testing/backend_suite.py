@@ -27,6 +27,7 @@ from chipwise.errors import MeasurementError, MissingExtra, Unsupported
 from chipwise.model.arch.arch import ArchSpec
 from chipwise.model.arch.design import Design
 from chipwise.model.ops.workload import Workload
+from chipwise.model.walk.module import build
 
 PROMPT, CAPACITY = 5, 12
 
@@ -144,9 +145,11 @@ class ExportedSuite(BackendSuite):
     @pytest.fixture
     def weights(self) -> dict[str, Any]:
         """Random weights in which no norm or bias has its default of one or zero."""
-        from chipwise.api.testing.block_suite import shaken
-
-        return {name: value.numpy() for name, value in shaken(self.design.arch, seed=0).state_dict().items()}
+        model, generator = build(self.design.arch, seed=0), np.random.default_rng(0)
+        found = {name: value.numpy().copy() for name, value in model.state_dict().items()}
+        for name in (name for name, value in model.named_parameters() if value.ndim != 2):
+            found[name] += 0.3 * generator.standard_normal(found[name].shape, np.float32)
+        return found
 
     @pytest.fixture
     def model(self, tmp_path: Path, weights: dict[str, Any]) -> Path:

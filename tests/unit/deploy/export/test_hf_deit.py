@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 import torch
 
-from chipwise.api.testing.form_suite import FormSuite, inputs_of
 from chipwise.deploy.export.hf import load_pretrained
 from chipwise.deploy.export.onnx import export
 from chipwise.deploy.runtimes.onnxruntime import OnnxClassifier
 from chipwise.errors import Unsupported
 from chipwise.model.arch.design import Design
 from chipwise.model.walk.module import load
+from support.form_suite import FormSuite, inputs_of
 
 transformers = pytest.importorskip("transformers")
 DEIT = {"image_size": 32, "patch_size": 8, "hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2}

@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 import torch
 
-from chipwise.api.testing.form_suite import shaken
 from chipwise.deploy.export.hf import save_pretrained
 from chipwise.model.arch.arch import ArchSpec
 from chipwise.model.arch.feed_forward import FeedForward
@@ -18,6 +17,7 @@ from chipwise.model.arch.mixers import Attention
 from chipwise.model.kinds.denoiser.denoiser import Denoiser
 from chipwise.model.kinds.denoiser.module import draw
 from chipwise.model.kinds.image.stem import ImageStem
+from support.form_suite import shaken
 
 transformers = pytest.importorskip("transformers", reason="transformers comes with chipwise[search]")
 STEM = ImageStem(image_size=6, patch=2, channels=2, prefix_tokens=0)

@@ -13,8 +13,7 @@ from safetensors.numpy import load_file, save_file
 from tokenizers import Tokenizer
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
-from chipwise.api.testing.block_suite import random_tokens, shaken
-from chipwise.api.testing.specs import arch_specs, toy_arch
+from chipwise.api.testing.specs import toy_arch
 from chipwise.deploy.export.hf import load_pretrained, save_pretrained
 from chipwise.errors import SpecError, StorageError, Unsupported
 from chipwise.model.arch.arch import ArchSpec, uniform
@@ -24,7 +23,8 @@ from chipwise.model.arch.layer import Layer
 from chipwise.model.arch.mixers import Attention
 from chipwise.model.kinds.text.module import Transformer
 from chipwise.training.data.tokenizer import SEPARATOR, train_tokenizer
-from support.models import llama_like_specs
+from support.block_suite import random_tokens, shaken
+from support.models import arch_specs, llama_like_specs
 
 
 def transformer(arch: ArchSpec, weights: dict[str, np.ndarray]) -> Transformer:

@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 import torch
 
-from chipwise.api.testing.form_suite import inputs_of, shaken
 from chipwise.deploy.export.hf import load_pretrained, save_pretrained
 from chipwise.deploy.export.onnx import export, random_weights
 from chipwise.deploy.runtimes.onnxruntime import OnnxClassifier
@@ -26,6 +25,7 @@ from chipwise.model.kinds.question.projector.spec import Projector
 from chipwise.model.kinds.question.question import Question, QuestionStem
 from chipwise.model.walk.module import load
 from support.archs import crossed
+from support.form_suite import inputs_of, shaken
 
 transformers = pytest.importorskip("transformers")
 PATCHES = ImageStem(image_size=16, patch=4)

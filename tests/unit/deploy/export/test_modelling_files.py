@@ -19,9 +19,6 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from safetensors.torch import load_file
 
-from chipwise.api.testing.block_suite import random_tokens, shake
-from chipwise.api.testing.form_suite import inputs_of
-from chipwise.api.testing.specs import arch_specs
 from chipwise.deploy.export.hf import load_pretrained, modelling_of, save_pretrained
 from chipwise.errors import ChipwiseError
 from chipwise.model import kinds
@@ -55,6 +52,9 @@ from support.archs import (
     ranking_archs,
     sound_archs,
 )
+from support.block_suite import random_tokens, shake
+from support.form_suite import inputs_of
+from support.models import arch_specs
 
 transformers = pytest.importorskip("transformers", reason="transformers comes with chipwise[search]")
 TOLERANCE = 1e-4

@@ -14,7 +14,6 @@ import torch
 from hypothesis import HealthCheck, Phase, given, settings
 from torch import nn
 
-from chipwise.api.testing import form_suite
 from chipwise.errors import Unsupported
 from chipwise.model.arch.arch import ArchSpec
 from chipwise.model.arch.ends import Classes, States
@@ -34,6 +33,7 @@ from chipwise.model.kinds.sound.stem import Ctc, SoundStem
 from chipwise.model.published.read import from_config
 from chipwise.model.walk.module import build
 from support import archs as small
+from support import form_suite
 
 ATTENTION = Attention(heads=4, kv_heads=4, head_size=32, rope=False, causal=False)
 FFN = FeedForward(width=512, activation="gelu", gated=False)

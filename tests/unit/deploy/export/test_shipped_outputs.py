@@ -14,7 +14,6 @@ import torch
 import torch.nn.functional as F
 from safetensors.torch import load_file
 
-from chipwise.api.testing import block_suite, form_suite
 from chipwise.deploy.export.hf import save_pretrained
 from chipwise.model import kinds
 from chipwise.model.arch.arch import ArchSpec, uniform
@@ -32,6 +31,7 @@ from chipwise.model.kinds.ranking.stem import RankingStem, Scores
 from chipwise.model.kinds.sound import graph as sound_graph
 from chipwise.model.kinds.sound.form import frame_conv
 from chipwise.model.kinds.sound.stem import Ctc, SoundStem
+from support import block_suite, form_suite
 
 pytest.importorskip("transformers", reason="transformers comes with chipwise[search]")
 

@@ -8,10 +8,10 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from chipwise.api.testing.block_suite import random_tokens, shaken
-from chipwise.api.testing.specs import arch_specs
 from chipwise.model.arch.arch import ArchSpec, uniform
 from chipwise.model.walk.module import build
+from support.block_suite import random_tokens, shaken
+from support.models import arch_specs
 
 
 def test_rotary_tables_are_kept_for_each_device() -> None:

@@ -8,13 +8,13 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from chipwise.api.testing.block_suite import random_tokens, shaken
-from chipwise.api.testing.specs import arch_specs
 from chipwise.deploy.export.onnx import random_weights
 from chipwise.deploy.runtimes.torch_serving import Serving, export, load
 from chipwise.errors import SpecError, Unsupported
 from chipwise.model.arch.arch import uniform
 from chipwise.model.arch.design import Design
+from support.block_suite import random_tokens, shaken
+from support.models import arch_specs
 
 ARCH = uniform(vocab_size=40, d_model=32, depth=2, heads=2, kv_heads=1, ffn_width=64, max_tokens=16)
 

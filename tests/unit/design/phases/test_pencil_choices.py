@@ -284,7 +284,7 @@ def test_the_first_batch_fills_the_other_workers_while_the_reference_trains_in_f
 
 
 def test_the_promoted_are_noted(tmp_path) -> None:
-    trials, halving = make(tmp_path / "s", FakeTrainer())
+    _, halving = make(tmp_path / "s", FakeTrainer())
     halving.explore([])
     promoted = halving.chosen(1)
     assert [item.notes.promoted for item in promoted] == [1] * 4

@@ -65,7 +65,7 @@ def test_notes_survive_their_storage() -> None:
     assert TrialNotes.from_plain(stored) == notes
     assert TrialNotes.from_plain({**stored, "of_a_later_version": 1}) == notes
     unset = {item.name for item in fields(TrialNotes)} - stored.keys()
-    assert {"final", "tasks", "law", "within", "settled"} <= unset  # what is as usual is not stored
+    assert {"final", "tasks", "within", "settled"} <= unset  # what is as usual is not stored
     assert {"clean", "promoted", "measured", "rungs"} <= stored.keys()
     bare = TrialNotes(role="baseline", choices={}, predicted={})
     assert bare.to_plain() == {"role": "baseline", "choices": {}, "predicted": {}, "row": None}

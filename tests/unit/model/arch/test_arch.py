@@ -8,7 +8,7 @@ import math
 import pytest
 from hypothesis import given
 
-from chipwise.api.testing.specs import arch_specs, toy_arch
+from chipwise.api.testing.specs import toy_arch
 from chipwise.errors import SpecError
 from chipwise.model.arch.arch import ArchSpec, uniform
 from chipwise.model.arch.design import Design
@@ -17,7 +17,7 @@ from chipwise.model.arch.feed_forward import FeedForward
 from chipwise.model.arch.layer import Layer
 from chipwise.model.arch.mixers import Attention
 from chipwise.model.walk.weights import weight_shapes
-from support.models import kv_cache_bytes
+from support.models import arch_specs, kv_cache_bytes
 
 
 def test_parameters_of_a_small_model_by_hand() -> None:

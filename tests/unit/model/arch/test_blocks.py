@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from chipwise.api.testing.specs import arch_specs, toy_arch
+from chipwise.api.testing.specs import toy_arch
 from chipwise.deploy.export import onnx
 from chipwise.errors import SpecError, Unsupported
 from chipwise.model.arch import io
@@ -24,7 +24,7 @@ from chipwise.model.kinds.text.form import DECODER
 from chipwise.model.ops.workload import Phase, Workload
 from chipwise.model.walk.lower import lower
 from chipwise.model.walk.weights import weight_shapes
-from support.models import kv_cache_bytes
+from support.models import arch_specs, kv_cache_bytes
 
 LATENT = LatentAttention(heads=2, kv_rank=6, nope_size=4, rope_size=2, value_size=5, q_rank=3)
 DELTA = GatedDelta(key_heads=2, value_heads=4, key_size=3, value_size=5, conv=4)

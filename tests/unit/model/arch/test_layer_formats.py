@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from chipwise.api.testing.specs import arch_specs, toy_arch
+from chipwise.api.testing.specs import toy_arch
 from chipwise.core.digest import digest, plain
 from chipwise.errors import SpecError, UnknownName
 from chipwise.model.arch.design import Design
@@ -16,6 +16,7 @@ from chipwise.model.arch.ends import LmHead
 from chipwise.model.arch.formats import WeightFormats, formats_word, read_formats
 from chipwise.model.arch.layer import Layer
 from chipwise.model.walk.weights import weight_shapes
+from support.models import arch_specs
 
 NAMES = st.sampled_from(("fp32", "int8", "int4"))
 

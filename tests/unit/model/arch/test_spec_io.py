@@ -9,11 +9,12 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 
-from chipwise.api.testing.specs import arch_specs, toy_arch
+from chipwise.api.testing.specs import toy_arch
 from chipwise.errors import SpecError
 from chipwise.model.arch import io
 from chipwise.model.arch.arch import ArchSpec
 from chipwise.model.published.read import resolve
+from support.models import arch_specs
 
 
 @given(arch_specs())

@@ -7,14 +7,14 @@ import dataclasses
 import pytest
 from hypothesis import strategies as st
 
-from chipwise.api.testing import block_suite
-from chipwise.api.testing.block_suite import BlockSuite
-from chipwise.api.testing.specs import attentions, feed_forwards, toy_arch
+from chipwise.api.testing.specs import toy_arch
 from chipwise.model.arch.arch import ArchSpec
 from chipwise.model.arch.feed_forward import FeedForward
 from chipwise.model.arch.layer import Layer
 from chipwise.model.published.read import resolve
-from support.models import llama_like_specs
+from support import block_suite
+from support.block_suite import BlockSuite
+from support.models import attentions, feed_forwards, llama_like_specs
 
 
 class TestModels(BlockSuite):

@@ -12,7 +12,6 @@ import pytest
 import torch
 from hypothesis import strategies as st
 
-from chipwise.api.testing.form_suite import DenoiserSuite, inputs_of, shaken
 from chipwise.errors import SpecError, Unsupported
 from chipwise.model.arch import io
 from chipwise.model.arch.arch import ArchSpec
@@ -34,6 +33,7 @@ from chipwise.model.walk.module import build
 from chipwise.model.walk.slicing import cuts
 from chipwise.predict.cost.memory import memory_parts
 from support.archs import denoiser_archs
+from support.form_suite import DenoiserSuite, inputs_of, shaken
 
 REQUEST = Workload(prompt_tokens=1, new_tokens=1)
 

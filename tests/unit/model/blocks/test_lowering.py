@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from chipwise.api.testing.specs import arch_specs, toy_arch
+from chipwise.api.testing.specs import toy_arch
 from chipwise.model.arch.arch import ArchSpec, uniform
 from chipwise.model.arch.design import Design
 from chipwise.model.arch.feed_forward import FeedForward
@@ -18,6 +18,7 @@ from chipwise.model.ops.norm import NormOp
 from chipwise.model.ops.workload import Phase, Workload
 from chipwise.model.published.read import resolve
 from chipwise.model.walk.lower import lower
+from support.models import arch_specs
 
 REQUEST = Workload(prompt_tokens=10, new_tokens=4)
 

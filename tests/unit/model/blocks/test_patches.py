@@ -8,7 +8,6 @@ import pytest
 import torch
 from hypothesis import strategies as st
 
-from chipwise.api.testing.form_suite import FormSuite, QuestionSuite
 from chipwise.errors import SpecError, Unsupported
 from chipwise.model.arch.arch import ArchSpec
 from chipwise.model.arch.design import Design
@@ -27,6 +26,7 @@ from chipwise.model.published.read import resolve
 from chipwise.model.walk.lower import lower
 from chipwise.model.walk.slicing import cuts
 from support.archs import crossing_archs, image_archs, question_archs
+from support.form_suite import FormSuite, QuestionSuite
 
 
 class TestImageClassifiers(FormSuite):

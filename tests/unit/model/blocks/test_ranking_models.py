@@ -7,7 +7,6 @@ from dataclasses import replace
 import pytest
 from hypothesis import strategies as st
 
-from chipwise.api.testing.form_suite import RankingSuite
 from chipwise.deploy.export.onnx import random_weights
 from chipwise.errors import SpecError, Unsupported
 from chipwise.model.arch.arch import ArchSpec
@@ -27,6 +26,7 @@ from chipwise.model.walk.slicing import cuts
 from chipwise.model.walk.weights import weight_shapes
 from chipwise.predict.cost.memory import memory_parts
 from support.archs import ranking_archs
+from support.form_suite import RankingSuite
 
 REQUEST = Workload(prompt_tokens=1, new_tokens=1)
 

@@ -8,8 +8,6 @@ from pathlib import Path
 import pytest
 from hypothesis import strategies as st
 
-from chipwise.api.testing.form_suite import FormSuite
-from chipwise.api.testing.space_suite import SpaceSuite
 from chipwise.deploy.export.hf import save_pretrained
 from chipwise.deploy.export.onnx import random_weights
 from chipwise.deploy.export.parity import transformers_parity
@@ -24,6 +22,8 @@ from chipwise.model.space.search_space import SearchSpace
 from chipwise.model.space.space_spec import LayerSpace, SpaceSpec
 from chipwise.model.walk.slicing import cuts
 from support.archs import sentence_archs
+from support.form_suite import FormSuite
+from support.space_suite import SpaceSuite
 
 
 def spec(**changes: object) -> SpaceSpec:

@@ -10,7 +10,6 @@ import torch
 import torch.nn.functional as F
 from hypothesis import strategies as st
 
-from chipwise.api.testing.form_suite import SoundSuite
 from chipwise.deploy.export.onnx import random_weights
 from chipwise.errors import Unsupported
 from chipwise.model.arch.arch import ArchSpec
@@ -30,6 +29,7 @@ from chipwise.model.walk.lower import lower
 from chipwise.model.walk.weights import weight_shapes
 from chipwise.predict.cost.memory import memory_parts
 from support.archs import sound_archs
+from support.form_suite import SoundSuite
 
 SOUND = Workload(prompt_tokens=1, new_tokens=1)
 

@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from chipwise.api.testing.space_suite import SpaceSuite
 from chipwise.core.fields import build
 from chipwise.errors import SpecError
 from chipwise.model.kinds.image.choices import ImageSpace
@@ -18,6 +17,7 @@ from chipwise.model.space.search_space import SearchSpace
 from chipwise.model.space.space_spec import SpaceSpec
 from chipwise.model.walk.lower import lower
 from chipwise.predict.cost.terms import terms
+from support.space_suite import SpaceSuite
 
 IMAGE: dict[str, Any] = {
     "size": 28,

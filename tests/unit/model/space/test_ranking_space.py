@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from chipwise.api.testing.space_suite import SpaceSuite
 from chipwise.core.fields import build
 from chipwise.errors import SpecError
 from chipwise.model.space.search_space import SearchSpace
 from chipwise.model.space.space_spec import SpaceSpec
+from support.space_suite import SpaceSuite
 
 RANKING: dict[str, Any] = {
     "items": 40,

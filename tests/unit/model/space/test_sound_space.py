@@ -7,13 +7,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from chipwise.api.testing.space_suite import SpaceSuite
 from chipwise.core.fields import build
 from chipwise.errors import SpecError
 from chipwise.model.kinds.sound.stem import SoundStem
 from chipwise.model.space.designs import summary
 from chipwise.model.space.search_space import SearchSpace
 from chipwise.model.space.space_spec import SpaceSpec
+from support.space_suite import SpaceSuite
 
 SOUND: dict[str, Any] = {
     "size": 80,

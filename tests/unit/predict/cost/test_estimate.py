@@ -11,7 +11,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from chipwise.api.testing.specs import check_each
 from chipwise.deploy.calibrate.random_models import random_designs
 from chipwise.deploy.export.onnx import build, random_weights
 from chipwise.errors import SpecError, UnknownName, Unsupported
@@ -36,6 +35,7 @@ from chipwise.predict.cost.model import Bound
 from chipwise.predict.cost.pricing import PRICE_COLUMNS, combine, op_price, total_price
 from support.archs import denoiser_archs, image_archs
 from support.machines import US, round_machine
+from support.models import check_each
 
 NS = 1e-9
 WORKLOAD = Workload(prompt_tokens=8, new_tokens=8)

@@ -12,7 +12,6 @@ import pytest
 import torch
 from test_diffusion import BASE, CHOICES, DATA, SPACE
 
-from chipwise.api.testing.form_suite import DenoiserSuite, check_parameters
 from chipwise.core.fields import build
 from chipwise.deploy.export.hf import load_pretrained
 from chipwise.deploy.export.onnx import export
@@ -44,6 +43,7 @@ from chipwise.training.tasks.diffusion.references import proportions
 from chipwise.training.tasks.diffusion.sections import sections
 from chipwise.training.tasks.diffusion.task import DIFFUSION
 from chipwise.training.tasks.protocol import Exported
+from support.form_suite import DenoiserSuite, check_parameters
 from support.machines import core_like
 
 SPEC = build(SpaceSpec, {**SPACE, "image": {**SPACE["image"], "latents": [1, 2], "patch": [2, 4]}})

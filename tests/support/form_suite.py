@@ -28,8 +28,6 @@ from torch import nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
-from chipwise.api.testing.block_suite import TOLERANCE, check_weights, shake
-from chipwise.api.testing.specs import check_each
 from chipwise.core.arrays import AnyArray
 from chipwise.core.dtypes import Size
 from chipwise.errors import SpecError
@@ -55,6 +53,8 @@ from chipwise.model.walk.lower import lower
 from chipwise.model.walk.module import build, module_of
 from chipwise.model.walk.slicing import cuts, kept_layers
 from chipwise.model.walk.weights import weight_shapes
+from support.block_suite import TOLERANCE, check_weights, shake
+from support.models import check_each
 
 INT8_TOLERANCE = 0.1  # relative to the outputs' spread; int8 kernels also round activations
 NORMS = {"LayerNormalization", "SimplifiedLayerNormalization", "SkipSimplifiedLayerNormalization"}

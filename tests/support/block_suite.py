@@ -21,7 +21,6 @@ from hypothesis import strategies as st
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
-from chipwise.api.testing.specs import arch_specs, check_each
 from chipwise.core.dtypes import Size
 from chipwise.model.arch.arch import ArchSpec
 from chipwise.model.arch.design import Design
@@ -37,6 +36,7 @@ from chipwise.model.walk.slicing import cuts
 from chipwise.model.walk.weights import weight_shapes
 from chipwise.training.supernet.sliced import add_gradients, extract, part_of, with_weights
 from chipwise.training.supernet.whole import whole_of
+from support.models import arch_specs, check_each
 
 AnyModule = TypeVar("AnyModule", bound=torch.nn.Module)
 TOLERANCE = 1e-4
