@@ -1,6 +1,6 @@
 """Runs one command for each promise of the three field texts and writes docs/notes/promises.md.
 
-usage: promises.py [--check]
+usage: promises.py [--check | --only 35,36]
 
 The texts (a page on GPUs, a wiki, an article) name 76 capabilities and workflows; each is stated here in our own words,
 with a command whose output shows a figure. The status is
@@ -11,7 +11,8 @@ with a command whose output shows a figure. The status is
 - *not yet*: nothing does it; a command shows what is nearest.
 
 A command that fails, or whose output lacks its figure, ends the script with an error: the page then stays as it was.
-It takes about five minutes on two cores, so CI does not run it; ``--check`` runs everything and writes nothing.
+It takes about five minutes on two cores, so CI does not run it; ``--check`` runs everything and writes nothing, and
+``--only`` runs the commands of some promises and renews their lines.
 """
 
 from __future__ import annotations
@@ -62,6 +63,8 @@ COMMANDS = {  # in this order, in one folder; quotation marks as in a shell
     "law": f"estimate {LLAMA} --device h100-sxm --train-tokens 2T",
     "batching": "simulate bert-large-uncased --device a100-sxm-80gb --rate 800/s --prompt 120 --max-tokens 600",
     "gaps": f"simulate {LLAMA} --device h100-sxm --rate 8/s --prompt 1500 --new 250",
+    "disturbed": f"simulate {LLAMA} --device h100-sxm --rate 8/s --prompt 1500 --new 250 --slow-share 5% "
+    "--slow-factor 1.5 --network-p50 20ms --network-p99 120ms",
     "plan": f"plan {LLAMA} --rate 8/s --new 250 --itl-p99 100ms --device h100-sxm,l40s --tp 1 --out plan.json",
     "apart": f"plan {LLAMA} --rate 8/s --prompt 3000 --new 200 --device h100-sxm,l40s --tp 1 --fleets together,apart",
     "bill": 'bill plan.json --growth "8 %/month" --buy "28000 USD" --electricity "0.30 USD/kWh"',
@@ -156,10 +159,8 @@ PROMISES = (
     Promise(35, "Hot surroundings.", "sustained", r"tpot_p50 +\S+ .?s",
             instead="ambient temperature as an input of predictions and limits"),
     Promise(36, "Speed after minutes of load.", "sustained", r"tpot_p50 +\S+ .?s", "sustained limits by data sheet"),
-    Promise(37, "Neighbours on a shared machine.", "measure", r"CPU time +\S+ s",
-            "slow periods as an input of plans; measurements find them"),
-    Promise(38, "Networks of varying delay.", "gaps",
-            r"P99 TTFT \S+ ms", "a distribution of delays as an input of plans"),
+    Promise(37, "Neighbours on a shared machine.", "disturbed", r"P99 gap between tokens \S+ .?s"),
+    Promise(38, "Networks of varying delay.", "disturbed", r"P99 TTFT \S+ ms"),
     Promise(39, "Thousands of designs, judged by what was learnt before.", "search", TRAINED,
             "learning from one run to the next"),
     Promise(40, "Search by reinforcement, evolution, gradients and grids.", "strategies", r"reinforce .*?trials"),
@@ -222,28 +223,33 @@ PROMISES = (
 
 def main() -> None:
     """Runs all commands, and writes the page unless ``--check`` is given."""
-    outputs = run_all()
-    rows, failed = [], []
-    for promise in PROMISES:
+    only = {int(number) for number in sys.argv[-1].split(",")} if "--only" in sys.argv else None
+    chosen = [promise for promise in PROMISES if only is None or promise.number in only]
+    outputs = run_all({promise.command for promise in chosen})
+    rows = {} if only is None else dict(re.findall(r"(?m)^\| (\d+) (\|.*)$", PAGE.read_text(encoding="utf-8")))
+    failed = []
+    for promise in chosen:
         found = re.search(promise.figure, outputs[promise.command], flags=re.MULTILINE)
         if found is None:
             failed.append(f"{promise.number}: no {promise.figure!r} in chipwise {COMMANDS[promise.command]}")
             continue
         figure = " ".join(found[found.lastindex or 0].split()).replace("|", "\\|")
         command = COMMANDS[promise.command].replace("|", "\\|")
-        rows.append(f"| {promise.number} | {promise.says} | {promise.status} | `chipwise {command}` | {figure} |")
+        rows[str(promise.number)] = f"| {promise.says} | {promise.status} | `chipwise {command}` | {figure} |"
     if failed:
         sys.exit("\n".join(failed))
     if "--check" not in sys.argv:
-        PAGE.write_text(page(rows), encoding="utf-8")
+        PAGE.write_text(page([f"| {number} {row}" for number, row in rows.items()]), encoding="utf-8")
 
 
-def run_all() -> dict[str, str]:
-    """What each command prints, in a folder and with measurements of its own. Ends the script if one fails."""
+def run_all(wanted: set[str]) -> dict[str, str]:
+    """What each wanted command prints, in a folder and with measurements of its own. Ends the script if one fails."""
     outputs = {}
     with tempfile.TemporaryDirectory() as folder:
         environment = os.environ | {"COLUMNS": "300", "CHIPWISE_HOME": f"{folder}/home", "NO_COLOR": "1"}
         for name, command in COMMANDS.items():
+            if name not in wanted and not any(command == first for each in wanted for first in before(each)):
+                continue
             print(f"chipwise {command}", file=sys.stderr, flush=True)
             words = [quoted or plain for quoted, plain in re.findall(r'"([^"]*)"|(\S+)', command)]
             done = subprocess.run(
@@ -253,6 +259,15 @@ def run_all() -> dict[str, str]:
                 sys.exit(f"chipwise {command}: exit code {done.returncode}\n{done.stdout}{done.stderr}")
             outputs[name] = done.stdout + done.stderr
     return outputs
+
+
+def before(name: str) -> list[str]:
+    """The commands that write the files which the command ``name`` reads."""
+    files = re.findall(r"[\w/]+\.(?:yaml|json)|runs/smoke", COMMANDS[name])
+    writers = {f"{stem}.yaml": f"init {stem}" for stem in ("smoke", "agent", "phone", "ranking")}
+    writers |= {"runs/smoke": COMMANDS["search"], "plan.json": COMMANDS["plan"]}
+    found = [writers[file] for file in files if file in writers and writers[file] != COMMANDS[name]]
+    return found + ([COMMANDS["init smoke"]] if COMMANDS["search"] in found else [])
 
 
 def page(rows: list[str]) -> str:

@@ -16,7 +16,13 @@ from chipwise.design.fleet.answer import FleetPlan
 from chipwise.design.fleet.bill import Bill, FleetToBill, billed, fleet_of, growth_of
 from chipwise.design.fleet.offered_load import OfferedLoad
 from chipwise.design.fleet.plan_files import plan_question, read_plan
-from chipwise.design.fleet.question import FleetQuestion, above_zero, question_from, read_question
+from chipwise.design.fleet.question import (  # fmt: skip
+    FleetQuestion,
+    above_zero,
+    disturbances_of,
+    question_from,
+    read_question,
+)
 from chipwise.design.fleet.simulate_model import Pools, Scheduling, simulate_model
 from chipwise.design.fleet.simulating import Simulation
 from chipwise.design.models import served
@@ -34,7 +40,7 @@ OFFERED = (
 PLANNED = (
     "rate", "trace", "prompt", "new", "spread", "shared_tokens", "prefixes", "limits", "classes", "devices", "runtimes",
     "weights", "tp", "pp", "ep", "dp", "speculation", "fleets", "link", "prices", "max_devices", "power", "budget",
-    "confidence", "arrivals", "burstiness", "requests", "kv", "seed",
+    "confidence", "arrivals", "burstiness", "requests", "kv", "disturbances", "seed",
 )  # fmt: skip
 
 serve = public(served.serve)
@@ -83,6 +89,7 @@ def simulate(
     decode_replicas: int = 1,
     decode_tp: int = 1,
     link: str | None = None,
+    disturbances: Mapping[str, object] | None = None,
     seeds: int = 2,
     seed: int = 0,
     on_progress: Callable[[int, int], None] | None = None,
@@ -134,6 +141,8 @@ def simulate(
         decode_replicas: Number of decode replicas.
         decode_tp: Tensor-parallel degree for decode.
         link: Bandwidth from prefill to decode, such as ``"50 GB/s"``.
+        disturbances: Neighbours and network, any of ``{"slow_share": "5 %", "slow_factor": 1.5, "network_p50": "20 ms",
+            "network_p99": "120 ms"}``: slow steps in a share of the time; the delay of a request, there and back.
         seeds: Number of random loads; results are means over them.
         seed: The first seed.
         on_progress: Called with the number of finished requests and the total number.
@@ -148,19 +157,19 @@ def simulate(
         device=device, runtime=runtime, weights=weights, kv=kv, tp=tp, pp=pp, ep=ep, dp=dp
     )
     load = load or OfferedLoad(
-        rate=rate, clients=clients, think_s=think_s, trace=trace, prompt=prompt, new=new, spread=spread,
-        shared_tokens=shared_tokens, prefixes=prefixes, arrivals=arrivals, burstiness=burstiness, requests=requests,
-        seeds=seeds, seed=seed,
+        rate=rate, clients=clients, think_s=think_s, trace=trace, prompt=prompt, new=new, spread=spread, seeds=seeds,
+        shared_tokens=shared_tokens, prefixes=prefixes, arrivals=arrivals, burstiness=burstiness, seed=seed,
+        requests=requests,
     )  # fmt: skip
     scheduling = Scheduling(
-        max_tokens=max_tokens, max_sequences=max_sequences, prefix_cache=prefix_cache, timeout_s=timeout_s,
-        request_s=request_s, step_scale=step_scale, drafted=drafted, acceptance=acceptance, draft=draft,
-        batching=batching,
+        max_tokens=max_tokens, max_sequences=max_sequences, prefix_cache=prefix_cache, timeout_s=timeout_s, draft=draft,
+        request_s=request_s, step_scale=step_scale, drafted=drafted, acceptance=acceptance, batching=batching,
     )  # fmt: skip
     pools = Pools(
         replicas=replicas, decode_device=decode_device, decode_replicas=decode_replicas, decode_tp=decode_tp, link=link
     )
-    return simulate_model(model, deployment, load, scheduling=scheduling, pools=pools, on_progress=on_progress)
+    by = disturbances_of(disturbances or {})
+    return simulate_model(model, deployment, load, scheduling=scheduling, pools=pools, by=by, on_progress=on_progress)
 
 
 @public
@@ -228,6 +237,7 @@ def plan(
     burstiness: float = 1.0,
     requests: int = 400,
     kv: str | None = None,
+    disturbances: Mapping[str, object] | None = None,
     seed: int = 0,
     out: str | Path | None = None,
     resume: bool = False,
@@ -274,6 +284,7 @@ def plan(
         burstiness: Squared coefficient of variation of gamma gaps.
         requests: Number of requests to replay per engine.
         kv: KV-cache dtype.
+        disturbances: Neighbours and network, as in :func:`simulate`.
         seed: Seed of the random load.
         out: File for the plan and, while planning, for intermediate results.
         resume: Whether to continue from the results in ``out``.
@@ -297,7 +308,7 @@ def plan(
             "devices": devices, "runtimes": runtimes, "weights": weights, "tp": tp, "pp": pp, "ep": ep, "dp": dp,
             "speculation": speculation, "fleets": fleets, "link": link, "prices": prices, "most_devices": max_devices,
             "power": power, "budget": budget, "confidence": confidence, "arrivals": arrivals, "burstiness": burstiness,
-            "requests": requests, "kv": kv, "seed": seed,
+            "requests": requests, "kv": kv, "disturbances": disturbances, "seed": seed,
         }  # fmt: skip
         if classes or trace is None:
             given["classes"] = list(classes or [{**one, "prefixes": prefixes}])

@@ -105,4 +105,22 @@ Prefixes = Annotated[int, typer.Option(help="Number of shared texts.", min=1)]
 Gaps = Annotated[Arrivals, typer.Option(help="Gaps between arrivals.")]
 Burstiness = Annotated[float, typer.Option(help="Squared coefficient of variation of gamma gaps.")]
 Link = Annotated[str | None, typer.Option(help="Bandwidth from prefill to decode devices, such as 50 GB/s.")]
+SlowShare = Annotated[
+    str | None, typer.Option(help="Share of the time in which neighbours slow down the machine, such as 5%.")
+]
+SlowFactor = Annotated[float | None, typer.Option(help="How much longer steps then take, such as 1.5.")]
+NetworkP50 = Annotated[
+    str | None, typer.Option(help="Median network delay of a request, there and back, such as 20ms.")
+]
+NetworkP99 = Annotated[str | None, typer.Option(help="Its P99. Default: the median.")]
 Page = Annotated[Path | None, typer.Option("--html", help="Also write a page with charts.")]
+
+
+def disturbances(
+    slow_share: str | None, slow_factor: float | None, network_p50: str | None, network_p99: str | None
+) -> dict[str, object]:
+    """Neighbours and network as arguments of :func:`chipwise.simulate`, without the options that are not given."""
+    given = {
+        "slow_share": slow_share, "slow_factor": slow_factor, "network_p50": network_p50, "network_p99": network_p99
+    }  # fmt: skip
+    return {name: value for name, value in given.items() if value is not None}

@@ -16,6 +16,10 @@ from chipwise.core.files import check_output
 from chipwise.core.layout import Column, Table
 from chipwise.errors import counted
 
+LIMITED = (
+    "ttft_p50", "ttft_p95", "ttft_p99", "tpot_p50", "tpot_p95", "tpot_p99", "itl_p50", "itl_p99", "e2e_p50", "e2e_p95",
+    "e2e_p99",
+)  # fmt: skip
 ABOUT_OUTPUT = ("out", "resume", "results", "html", "as_json")
 
 
@@ -71,6 +75,10 @@ def command(
         typer.Option(help="together; also apart: prefill and decode in separate pools."),
     ] = "together",
     link: options.Link = None,
+    slow_share: options.SlowShare = None,
+    slow_factor: options.SlowFactor = None,
+    network_p50: options.NetworkP50 = None,
+    network_p99: options.NetworkP99 = None,
     price: Annotated[list[str] | None, typer.Option(help="DEVICE=PRICE, such as h100-sxm='1.9 USD/h'.")] = None,
     max_devices: Annotated[int, typer.Option(help="In one plan.", min=1)] = 1024,
     power: Annotated[str | None, typer.Option(help="Limit on the power of all boards together, such as 20kW.")] = None,
@@ -115,12 +123,7 @@ def command(
     for path in (html, out):
         if path is not None:
             check_output(path)
-    given = {
-        "ttft_p50": ttft_p50, "ttft_p95": ttft_p95, "ttft_p99": ttft_p99, "tpot_p50": tpot_p50, "tpot_p95": tpot_p95,
-        "tpot_p99": tpot_p99, "itl_p50": itl_p50, "itl_p99": itl_p99, "e2e_p50": e2e_p50, "e2e_p95": e2e_p95,
-        "e2e_p99": e2e_p99,
-    }  # fmt: skip
-    limits: dict[str, object] = {name: value for name, value in given.items() if value is not None}
+    limits = {name: text for name in LIMITED if (text := context.params[name]) is not None}
     with progress_bar("planning", quiet=as_json) as advance:
         found = api.plan(model, out=out, resume=resume, on_progress=advance) if in_file else api.plan(
             model, rate=rate, trace=trace, prompt=prompt, new=new, spread=spread, shared_tokens=shared_tokens,
@@ -129,6 +132,7 @@ def command(
             dp=_numbers(dp, "--dp"), speculation=[_draft(each) for each in draft or []], fleets=_names(fleets) or [],
             link=link, prices=_prices(price or []), max_devices=max_devices,
             power=power, budget=budget, confidence=confidence, arrivals=arrivals.value, burstiness=burstiness,
+            disturbances=options.disturbances(slow_share, slow_factor, network_p50, network_p99),
             requests=requests, kv=kv, seed=seed, out=out, resume=resume, on_progress=advance,
         )  # fmt: skip
     if html is not None:

@@ -70,6 +70,10 @@ def command(
     decode_replicas: Annotated[int, typer.Option(help="Copies that decode.", min=1)] = 1,
     decode_tp: Annotated[int, typer.Option(help="Tensor-parallel degree of the decode devices.", min=1)] = 1,
     link: options.Link = None,
+    slow_share: options.SlowShare = None,
+    slow_factor: options.SlowFactor = None,
+    network_p50: options.NetworkP50 = None,
+    network_p99: options.NetworkP99 = None,
     seeds: Annotated[int, typer.Option(help="Number of random loads to simulate.", min=1)] = 2,
     seed: Annotated[int, typer.Option(help="The first draw.", min=0)] = 0,
     html: options.Page = None,
@@ -103,8 +107,9 @@ def command(
             timeout_s=None if timeout is None else units.parse_field(timeout, "time", "--timeout"),
             request_s=units.parse_field(request_time, "time", "--request-time"), step_scale=step_scale,
             drafted=drafted, acceptance=acceptance, draft=draft, batching=batching.value,
-            decode_device=decode_device, decode_replicas=decode_replicas, decode_tp=decode_tp, link=link, seeds=seeds,
-            seed=seed, on_progress=advance,
+            decode_device=decode_device, decode_replicas=decode_replicas, decode_tp=decode_tp, link=link,
+            disturbances=options.disturbances(slow_share, slow_factor, network_p50, network_p99),
+            seeds=seeds, seed=seed, on_progress=advance,
         )  # fmt: skip
     if html is not None:
         answers.write_simulation(found, html)

@@ -7,7 +7,7 @@ interrupted plan continues where it stopped.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import NormalDist
 
@@ -82,6 +82,11 @@ def slow_by(table: StepTimes, z: float) -> tuple[float, float]:
     """Factors on both parts of a step time, ``z`` standard deviations from the prediction; errors are correlated."""
     prompt = max(table.decode_halfwidth, UNCHECKED_PROMPT) if table.prompt_halfwidth is None else table.prompt_halfwidth
     return math.exp(z * table.decode_halfwidth / Z90), math.exp(z * prompt / Z90)
+
+
+def scaled(slow: tuple[float, float], factor: float) -> tuple[float, float]:
+    """Factors on both parts of a step time, both multiplied by ``factor``."""
+    return slow[0] * factor, slow[1] * factor
 
 
 def usd_per_million(
@@ -227,7 +232,7 @@ class Evaluator:
             )
 
     def _candidate(self, arrangement: Arrangement, copy: Replica) -> Candidate:
-        load = self.load(1)
+        load, speed = self.load(1), self.question.disturbances.speed
         cached = np.where(load.prefix >= 0, load.prefix_tokens, 0).mean() if copy.policy.prefix_cache else 0.0
         prompt, new = float(load.prompt_tokens.mean()), float(load.new_tokens.mean())
         apart = "apart" in self.question.fleets and new > 0
@@ -242,30 +247,40 @@ class Evaluator:
             arrangement=arrangement,
             device=device,
             copy=copy,
-            full=saturation(copy, prompt=prompt, new=new, cached=float(cached)),
-            reading=saturation(copy, prompt=prompt, new=0.0, cached=float(cached)) if apart else None,
-            writing=saturation(copy, prompt=prompt, new=new, prefilled=True) if apart else None,
+            full=saturation(copy, prompt=prompt, new=new, cached=float(cached)).at_speed(speed),
+            reading=saturation(copy, prompt=prompt, new=0.0, cached=float(cached)).at_speed(speed) if apart else None,
+            writing=saturation(copy, prompt=prompt, new=new, prefilled=True).at_speed(speed) if apart else None,
             usd_per_s=None if price is None else price * arrangement.devices,
         )
 
-    def served(self, candidate: Candidate, replicas: int, z: float, *, timeline: bool = False) -> Served:
-        """Replays one lane of ``replicas`` replicas with step times ``z`` standard deviations from the prediction."""
+    def served(
+        self, candidate: Candidate, replicas: int, z: float, *, factor: float = 1.0, timeline: bool = False
+    ) -> Served:
+        """Replays one lane of ``replicas`` replicas with step times ``z`` standard deviations from the prediction.
+
+        ``factor`` multiplies all step times.
+        """
         pool = Pool(replica=candidate.copy, replicas=replicas)
         self.replays += 1
-        return serve(self.load(pool.lanes), pool, slow=candidate.slow(z), most_lanes=1, timeline=timeline)
+        slow = scaled(candidate.slow(z), factor)
+        return serve(self.load(pool.lanes), pool, slow=slow, most_lanes=1, timeline=timeline)
 
     def metrics(self, candidate: Candidate, replicas: int, z: float) -> dict[str, float]:
         """Seconds by metric (and ``class:metric``) over the steady part of the load."""
         key = f"{candidate.arrangement.key}/x{replicas}/z{z:.4f}"
         found = self.known.get(key)
         if found is None:
-            found = self.known[key] = self._metrics(self.served(candidate, replicas, z), 1)
+            found = self.known[key] = self._metrics(
+                lambda factor: self.served(candidate, replicas, z, factor=factor), 1
+            )
         return found
 
-    def served_by_two(self, pools: Sequence[tuple[Candidate, int]], z: float, *, timeline: bool = False) -> Served:
+    def served_by_two(
+        self, pools: Sequence[tuple[Candidate, int]], z: float, *, factor: float = 1.0, timeline: bool = False
+    ) -> Served:
         """Replays some lanes of two pools, both with step times at ``z`` standard deviations from the prediction."""
         self.replays += 1
-        slow = [candidate.slow(z) for candidate, _ in pools]
+        slow = [scaled(candidate.slow(z), factor) for candidate, _ in pools]
         reading, writing = (Pool(replica=candidate.copy, replicas=count) for candidate, count in pools)
         link = self.question.link_bytes_per_s or link_of(reading.replica)
         return serve_apart(
@@ -280,19 +295,25 @@ class Evaluator:
         if found is None:
             lanes = [candidate.copy.lanes * count for candidate, count in pools]
             replayed = parts_apart(lanes[0], lanes[1], MOST_LANES)[:2]
-            found = self.known[key] = self._metrics(self.served_by_two(pools, z), sum(replayed))
+            found = self.known[key] = self._metrics(
+                lambda factor: self.served_by_two(pools, z, factor=factor), sum(replayed)
+            )
         return found
 
-    def _metrics(self, served: Served, lanes: int) -> dict[str, float]:
-        part = served if self._trace is not None else steady(served)
-        found = metrics_of(part)
+    def _metrics(self, replayed: Callable[[float], Served], lanes: int) -> dict[str, float]:
+        """Metrics of replays, given by the factor on their step times."""
+        by, parts = self.question.disturbances, self.question.disturbances.replays(replayed)
+        served = parts[0]
+        if self._trace is None:
+            parts = [steady(part) for part in parts]
+        found = metrics_of(*parts, by=by)
         for number, each in enumerate(self.question.classes):
-            if each.name in self.question.class_limits and len(self.question.classes) > 1:
-                rows = np.flatnonzero(part.load.kind == number)
-                if len(rows):
-                    found |= {f"{each.name}:{name}": value for name, value in metrics_of(part.taken(rows)).items()}
-            elif each.name in self.question.class_limits:
-                found |= {f"{each.name}:{name}": value for name, value in metrics_of(part).items()}
+            if each.name not in self.question.class_limits:
+                continue
+            rows = [np.flatnonzero(part.load.kind == number) for part in parts]
+            if all(map(len, rows)):
+                own = [part.taken(chosen) for part, chosen in zip(parts, rows, strict=True)]
+                found |= {f"{each.name}:{name}": value for name, value in metrics_of(*own, by=by).items()}
         figures = outcome(served, lanes=lanes)
         return found | {
             "in_flight": figures.mean_in_flight,

@@ -12,13 +12,13 @@ from chipwise.core.page.document import document
 from chipwise.core.page.figures import Figure, Trace, axis, escape, figure, scatter
 from chipwise.core.page.markup import safe, section, text_table
 from chipwise.core.statistics import Z90
-from chipwise.design.fleet.evaluating import Evaluator
+from chipwise.design.fleet.evaluating import Evaluator, scaled
 from chipwise.design.fleet.holding import limits_of
 from chipwise.design.fleet.question import FleetQuestion
 from chipwise.model.published.read import resolve
 from chipwise.predict.cost.model import Predicted
 from chipwise.predict.load.fleet import Pool, serve
-from chipwise.predict.load.load import WHOLE_INPUT, describe_arrivals
+from chipwise.predict.load.load import WHOLE_INPUT, Load, describe_arrivals
 from chipwise.predict.load.outcome import metrics_of, over_time, steady
 
 if TYPE_CHECKING:
@@ -227,14 +227,16 @@ def _curve(evaluator: Evaluator, option: Option) -> tuple[str, float, list[tuple
     candidate = candidates[0]
     pool = Pool(replica=candidate.copy, replicas=option.replicas)
     load = evaluator.load(pool.lanes)
-    full = candidate.capacity_per_s * option.replicas
+    full, by = candidate.capacity_per_s * option.replicas, evaluator.question.disturbances
+
+    def p99_s(shifted: Load, z: float) -> float:
+        parts = by.replays(lambda each: serve(shifted, pool, slow=scaled(candidate.slow(z), each), most_lanes=1))
+        return metrics_of(*map(steady, parts), by=by)["ttft_p99"]
+
     points = []
     for share in LOADS:
         shifted = load.at_rate(share * full / evaluator.rate_per_s)
-        values = [
-            metrics_of(steady(serve(shifted, pool, slow=candidate.slow(z), most_lanes=1)))["ttft_p99"]
-            for z in (0.0, -Z90, Z90)
-        ]
+        values = [p99_s(shifted, z) for z in (0.0, -Z90, Z90)]
         points.append((share * full, values[0], min(values), max(values)))
     return option.label, full, points
 

@@ -15,6 +15,7 @@ from chipwise.core.fields import describe
 from chipwise.core.files import build, read_yaml
 from chipwise.errors import SpecError, UnitError, UnknownName, nearest, short
 from chipwise.hardware import datasheet
+from chipwise.predict.load.disturbances import UNDISTURBED, Disturbances
 from chipwise.predict.load.load import Arrivals, RequestClass, check_arrivals
 from chipwise.predict.load.outcome import METRICS
 from chipwise.predict.load.policy import Speculation
@@ -80,6 +81,25 @@ def above_zero(value: float, field: str, kind: str | None = None) -> float:
     return value
 
 
+def disturbances_of(given: Mapping[str, object]) -> Disturbances:
+    """Neighbours and network from a mapping, whose quantities are text with units or numbers in SI units.
+
+    Raises:
+        SpecError: A field is unknown, not a quantity, or out of range.
+    """
+    kinds = {"slow_share": "share", "slow_factor": "share", "network_p50": "time", "network_p99": "time"}
+    found: dict[str, float] = {}
+    for name, value in given.items():
+        if name not in kinds:
+            raise SpecError(f"unknown field; {nearest(name, kinds)}", field=f"disturbances.{name}")
+        field = f"{name}_s" if kinds[name] == "time" else name
+        if isinstance(value, int | float) and not isinstance(value, bool):
+            found[field] = float(value)
+        else:
+            found[field] = units.parse_field(value, kinds[name], name)
+    return Disturbances(**found)
+
+
 def limits_of(given: Mapping[str, object], field: str = "limits") -> dict[str, float]:
     """Limits on times by metric (``ttft_p99``, ``tpot_p50``, ``e2e_mean``, …), in seconds.
 
@@ -123,6 +143,7 @@ class FleetQuestion:
         trace: A file of requests, instead of classes and rate.
         kv: KV-cache dtype.
         seed: Seed of the random load.
+        disturbances: Neighbours and network.
     """
 
     model: str
@@ -151,6 +172,7 @@ class FleetQuestion:
     trace: str | None = None
     kv: str | None = None
     seed: int = 0
+    disturbances: Disturbances = UNDISTURBED
 
     def __post_init__(self) -> None:
         rate_of(self.rate_per_s)
@@ -221,6 +243,8 @@ def question_from(data: Mapping[str, object], *, file: str | None = None) -> Fle
             for name in ("rate", "classes", "class_limits"):
                 if name in given:
                     raise SpecError("is set by the trace; leave it out", field=name)
+        if "disturbances" in given:
+            given["disturbances"] = disturbances_of(mapping(given["disturbances"], "disturbances"))
         if "rate" in given:
             given["rate_per_s"] = rate_of(given.pop("rate"))
         given.setdefault("rate_per_s", 1.0 if given.get("trace") else None)

@@ -15,6 +15,7 @@ from chipwise.design.fleet.question import above_zero, rate_of
 from chipwise.design.fleet.simulating import ReplicaGroup, Simulation, simulated
 from chipwise.errors import SpecError, counted
 from chipwise.model.arch.arch import ArchSpec
+from chipwise.predict.load.disturbances import UNDISTURBED, Disturbances
 from chipwise.predict.load.load import Load, RequestClass
 from chipwise.predict.load.policy import NGRAM, Policy, Speculation, policy_of
 from chipwise.predict.served.deployment import Deployment
@@ -122,6 +123,7 @@ def simulate_model(
     *,
     scheduling: Scheduling,
     pools: Pools,
+    by: Disturbances = UNDISTURBED,
     on_progress: Callable[[int, int], None] | None = None,
 ) -> Simulation:
     """Simulates ``model`` under ``load``; arguments and errors as of :func:`chipwise.simulate`."""
@@ -146,5 +148,6 @@ def simulate_model(
         closed=offered is None or offered.closed,
         asked_per_s=None if offered is None or offered.rate is None else rate_of(offered.rate),
         about_load=counted(len(loads[0]), "request") if offered is None else offered.describe(arch, loads[0]),
+        by=by,
         on_progress=on_progress,
     )

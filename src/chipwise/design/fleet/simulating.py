@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -12,10 +13,11 @@ from chipwise.core import units
 from chipwise.core.results import Result
 from chipwise.core.statistics import Z90
 from chipwise.design.fleet.arrangements import Arrangement
-from chipwise.design.fleet.evaluating import joules_per_token, slow_by, usd_per_million
+from chipwise.design.fleet.evaluating import joules_per_token, scaled, slow_by, usd_per_million
 from chipwise.design.fleet.serving_commands import commands_of, dynamo_yaml
 from chipwise.hardware import instances
 from chipwise.predict.cost.model import Predicted
+from chipwise.predict.load.disturbances import UNDISTURBED, Disturbances
 from chipwise.predict.load.engine import Served
 from chipwise.predict.load.fleet import Pool, link_of, replica, serve, serve_apart
 from chipwise.predict.load.load import Load
@@ -99,6 +101,7 @@ def simulated(
     closed: bool = False,
     asked_per_s: float | None = None,
     about_load: str = "",
+    by: Disturbances = UNDISTURBED,
     on_progress: Callable[[int, int], None] | None = None,
 ) -> Simulation:
     """Simulates a load with several random seeds on one pool, or on separate ones for prefill and decode.
@@ -111,6 +114,7 @@ def simulated(
         closed: Whether to count all requests instead of only the steady part.
         asked_per_s: Requests per second that the loads were drawn for. Default: the rate of the first load.
         about_load: The load in words.
+        by: Neighbours and network.
         on_progress: Called with the number of finished requests and of all requests.
 
     Raises:
@@ -119,32 +123,36 @@ def simulated(
     """
     longest = max(load.longest for load in loads)
     pools = [_pool(part, longest) for part in ([part, apart] if apart else [part])]
-    total = 3 * sum(map(len, loads))
+    total = (6 if by.slow_share else 3) * sum(map(len, loads))
     ended = 0
 
-    def at(load: Load, z: float, timeline: bool) -> Served:
+    def at(load: Load, z: float, timeline: bool, factor: float) -> Served:
+        nonlocal ended
+
         def advance(done: int, _: int) -> None:
             if on_progress is not None:
                 on_progress(ended + done, total)
 
-        slow = [slow_by(pool.replica.table, z) for pool in pools]
+        slow = [scaled(slow_by(pool.replica.table, z), factor) for pool in pools]
         if apart is not None:
             bandwidth = link_bytes_per_s or link_of(pools[0].replica)
-            return serve_apart(load, pools[0], pools[1], link_bytes_per_s=bandwidth, slow=slow, timeline=timeline)
-        return serve(load, pools[0], slow=slow[0], timeline=timeline, on_progress=advance)
+            served = serve_apart(load, *pools, link_bytes_per_s=bandwidth, slow=slow, timeline=timeline)
+        else:
+            served = serve(load, pools[0], slow=slow[0], timeline=timeline, on_progress=advance)
+        ended += len(load)
+        if on_progress is not None:
+            on_progress(ended, total)
+        return served
 
     found: dict[float, list[dict[str, float]]] = {}
     middle: Served | None = None
     for z in (0.0, -Z90, Z90):
         for load in loads:
-            served = at(load, z, timeline=middle is None)
-            middle = middle or served
-            found.setdefault(z, []).append(metrics_of(served if closed else steady(served)))
-            ended += len(load)
-            if on_progress is not None:
-                on_progress(ended, total)
+            parts = by.replays(functools.partial(at, load, z, middle is None))
+            middle = middle or parts[0]
+            found.setdefault(z, []).append(metrics_of(*(p if closed else steady(p) for p in parts), by=by))
     assert middle is not None
-    return _simulation(loads, pools, apart, middle, found, about_load, asked_per_s)
+    return _simulation(loads, pools, apart, middle, found, about_load, asked_per_s, by)
 
 
 def _pool(part: ReplicaGroup, longest: int) -> Pool:
@@ -162,6 +170,7 @@ def _simulation(
     found: Mapping[float, Sequence[Mapping[str, float]]],
     about_load: str,
     asked_per_s: float | None,
+    by: Disturbances,
 ) -> Simulation:
     def mean(z: float, name: str) -> float:
         return float(np.mean([each[name] for each in found[z] if name in each]))
@@ -181,7 +190,7 @@ def _simulation(
     free = []
     if drafts is not None and drafts.draft is None:
         free = ["drafts are n-grams copied from the text, which cost nothing; name a draft model with draft"]
-    full, lacking = (None, "padding") if padded else _saturations(pools, load, apart)
+    full, lacking = (None, "padding") if padded else _saturations(pools, load, apart, by)
     offered: float | None = load.rate_per_s if asked_per_s is None else asked_per_s
     if load.clients is not None or not math.isfinite(offered or 0.0):
         offered = None
@@ -192,6 +201,8 @@ def _simulation(
     asked = [pool.replica.request for pool in pools]
     notes = list(dict.fromkeys(said for each in asked for said in taken_for(each.model, each.device)))
     notes += [] if (pause := load.silence()) is None else [pause]
+    if by.slow_share:
+        notes.append("requests in flight, preemptions and energy are those of the time without slow steps")
     if full is not None and offered is not None and offered > full:
         notes.append(
             f"{units.number(offered)} requests/s exceed the {units.number(full)} that it can serve: the "
@@ -218,7 +229,7 @@ def _simulation(
         provenance="; ".join(dict.fromkeys(pool.replica.table.provenance for pool in pools)),
         notes=(*free, *notes),
         model=_name(pools),
-        load=about_load,
+        load=", ".join(text for text in (about_load, by.describe()) if text),
         commands=() if apart is not None else _commands(pools, max(load.longest for load in loads)),
         deployment="" if apart is None else dynamo_yaml(_name(pools), *((_arrangement(p), p.replicas) for p in pools)),
         state={name: values.tolist() for name, values in over_time(middle).items()} if middle.timeline else {},
@@ -254,7 +265,9 @@ def _commands(pools: Sequence[Pool], longest: int) -> tuple[str, ...]:
     )
 
 
-def _saturations(pools: Sequence[Pool], load: Load, apart: ReplicaGroup | None) -> tuple[float | None, str]:
+def _saturations(
+    pools: Sequence[Pool], load: Load, apart: ReplicaGroup | None, by: Disturbances
+) -> tuple[float | None, str]:
     prompt, new = float(load.prompt_tokens.mean()), float(load.new_tokens.mean())
     cached = float(np.where(load.prefix >= 0, load.prefix_tokens, 0).mean())
     found = []
@@ -267,7 +280,7 @@ def _saturations(pools: Sequence[Pool], load: Load, apart: ReplicaGroup | None) 
             cached=cached if pool.replica.policy.prefix_cache else 0.0,
             prefilled=apart is not None and i == 1,
         )
-        found.append((pool.replicas * full.requests_per_s, full.bottleneck))
+        found.append((pool.replicas * by.speed * full.requests_per_s, full.bottleneck))
     if apart is None:
         return found[0]
     return min(found)[0], f"{'prefill' if found[0] <= found[1] else 'decode'}: {min(found)[1]}"

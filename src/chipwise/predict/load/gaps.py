@@ -103,11 +103,3 @@ def joined_spans(lanes: Sequence[Spans], places: Sequence[Int64Array]) -> Spans:
         first=np.concatenate([each.first + start for each, start in zip(lanes, before[:-1], strict=True)]),
         last=np.concatenate([each.last + start for each, start in zip(lanes, before[:-1], strict=True)]),
     )
-
-
-def quantiles(seconds: Float64Array, counts: Int64Array, shares: Sequence[float]) -> Float64Array:
-    """Quantiles of values that occur ``counts`` times each: the least value that this share of all does not exceed."""
-    order = np.argsort(seconds, kind="stable")
-    reached = np.cumsum(counts[order])
-    place = np.searchsorted(reached, np.array(shares) * reached[-1] * (1 - 1e-12), side="left")
-    return np.asarray(seconds[order][place])

@@ -8,12 +8,13 @@ import numpy as np
 import numpy.typing as npt
 
 from chipwise.core.arrays import Float64Array
+from chipwise.predict.load.disturbances import UNDISTURBED, Disturbances, mixed, weighted_quantiles
 from chipwise.predict.load.engine import Served
-from chipwise.predict.load.gaps import quantiles
 
 MEASURES = ("ttft", "tpot", "itl", "e2e", "queue")
 SHARES = {"p50": 0.5, "p90": 0.9, "p95": 0.95, "p99": 0.99}
 STATISTICS = ("mean", *SHARES)
+NETWORKED = ("ttft", "e2e")  # measures that include the delay of the network
 METRICS = tuple(f"{measure}_{statistic}" for measure in MEASURES for statistic in STATISTICS)
 """Prefixes of metrics such as ``ttft_p99``: time to first token, mean time per token after the first of a request, gaps
 between the tokens of all requests, end-to-end time, and time in the queue."""
@@ -50,22 +51,33 @@ def times_of(served: Served) -> dict[str, Float64Array]:
     }
 
 
-def metrics_of(served: Served) -> dict[str, float]:
-    """Mean and percentiles of every measure; measures without any request are left out."""
+def metrics_of(*replays: Served, by: Disturbances = UNDISTURBED) -> dict[str, float]:
+    """Mean and percentiles of every measure; measures without any request are left out.
+
+    Args:
+        replays: The replay; a second one at the speed that neighbours leave, if there are any.
+        by: Neighbours and network.
+    """
     found: dict[str, float] = {}
-    for measure, seconds in times_of(served).items():
+    shares = list(SHARES.values())
+    parts = list(zip(replays, (1 - by.slow_share, by.slow_share), strict=False))
+    times = [(times_of(part), share) for part, share in parts]
+    for measure in times[0][0]:
+        seconds, weights = mixed([(each[measure], np.full(len(each[measure]), share)) for each, share in times])
         if not len(seconds):
             continue
-        found[f"{measure}_mean"] = float(seconds.mean())
-        for (name, _), value in zip(SHARES.items(), np.quantile(seconds, list(SHARES.values())), strict=True):
-            found[f"{measure}_{name}"] = float(value)
-    seconds, counts = served.spans.gaps(served.done)
+        alone = len(parts) == 1
+        if measure in NETWORKED and by.network_p50_s:
+            (seconds, weights), alone = by.delayed(seconds, weights), False
+        found[f"{measure}_mean"] = float(np.average(seconds, weights=weights))
+        values = np.quantile(seconds, shares) if alone else weighted_quantiles(seconds, weights, shares)
+        found |= {f"{measure}_{name}": float(value) for name, value in zip(SHARES, values, strict=True)}
+    gaps = [(part.spans.gaps(part.done), share) for part, share in parts]
+    seconds, weights = mixed([(lengths, share * counts.astype(np.float64)) for (lengths, counts), share in gaps])
     if len(seconds):
-        found["itl_mean"] = float(np.average(seconds, weights=counts))
-        found |= {
-            f"itl_{name}": float(value)
-            for name, value in zip(SHARES, quantiles(seconds, counts, list(SHARES.values())), strict=True)
-        }
+        found["itl_mean"] = float(np.average(seconds, weights=weights))
+        values = weighted_quantiles(seconds, weights, shares)
+        found |= {f"itl_{name}": float(value) for name, value in zip(SHARES, values, strict=True)}
     return found
 
 

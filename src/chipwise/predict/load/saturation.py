@@ -6,7 +6,7 @@ gives the time of this mix.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -23,6 +23,10 @@ class Saturation:
     sequences: int  # sequences per lane
     reading_share: float
     bottleneck: str
+
+    def at_speed(self, speed: float) -> Saturation:
+        """The saturation of a replica at a share of its speed."""
+        return replace(self, requests_per_s=self.requests_per_s * speed)
 
 
 def saturation(copy: Replica, *, prompt: float, new: float, cached: float = 0.0, prefilled: bool = False) -> Saturation:
