@@ -71,6 +71,7 @@ COMMANDS = {  # in this order, in one folder; quotation marks as in a shell
     "stores": 'bill --machines 4000 --power 150W --electricity "0.15 USD/kWh" --months 1',
     "agent": "agent agent.yaml",
     "measure": "measure gpt2 --prompt 32 --new 16 --no-keep",
+    "hot": f"estimate {SMALL} --device raspberry-pi-5 --prompt 64 --new 64 --ambient 45C",
     "sustained": "measure runs/smoke/winner --sustained 10s --no-keep",
 }
 
@@ -156,9 +157,9 @@ PROMISES = (
     Promise(32, "Streams with hard limits on the gap between tokens.", "gaps", r"P99 gap between tokens \S+ .?s"),
     Promise(33, "Small devices with models tuned for them.", "phone", TPOT, "LoRA; microcontrollers"),
     Promise(34, "Large batches, their throughput and memory.", "batch", r"throughput, all requests +\S+ \S+"),
-    Promise(35, "Hot surroundings.", "sustained", r"tpot_p50 +\S+ .?s",
-            instead="ambient temperature as an input of predictions and limits"),
-    Promise(36, "Speed after minutes of load.", "sustained", r"tpot_p50 +\S+ .?s", "sustained limits by data sheet"),
+    Promise(35, "Hot surroundings.", "hot", r"TPOT under long load +.*?\)",
+            "a run in hot surroundings that confirms the prediction"),
+    Promise(36, "Speed after minutes of load.", "hot", r"it keeps .*? of its speed"),
     Promise(37, "Neighbours on a shared machine.", "disturbed", r"P99 gap between tokens \S+ .?s"),
     Promise(38, "Networks of varying delay.", "disturbed", r"P99 TTFT \S+ ms"),
     Promise(39, "Thousands of designs, judged by what was learnt before.", "search", TRAINED,

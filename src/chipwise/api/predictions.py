@@ -35,6 +35,7 @@ from chipwise.predict.explain.comparison import compare as compare_requests
 from chipwise.predict.served.deployment import Deployment
 from chipwise.predict.served.estimate import estimates
 from chipwise.predict.served.formats import wide_format
+from chipwise.predict.served.heat import ambient_of, sustained
 from chipwise.predict.served.offload import divided
 from chipwise.predict.served.prompt_spread import check_prompts, over_prompts
 from chipwise.predict.served.request import IMAGE_SIZE, Request, listening, resolved
@@ -120,6 +121,7 @@ def estimate(
     images: int = ..., image_size: tuple[int, int] = ..., audio_s: float | None = ..., hypothetical: bool = ...,
     like: str | None = ...,
     gpu_layers: int | str | None = ..., n_cpu_moe: int | None = ..., host: str | None = ...,
+    ambient: float | str | None = ...,
 ) -> CostEstimate: ...  # fmt: skip
 @overload
 def estimate(
@@ -129,6 +131,7 @@ def estimate(
     images: int = ..., image_size: tuple[int, int] = ..., audio_s: float | None = ..., hypothetical: bool = ...,
     like: str | None = ...,
     gpu_layers: int | str | None = ..., n_cpu_moe: int | None = ..., host: str | None = ...,
+    ambient: float | str | None = ...,
 ) -> EstimateTable: ...  # fmt: skip
 @public
 def estimate(
@@ -155,6 +158,7 @@ def estimate(
     gpu_layers: int | str | None = None,
     n_cpu_moe: int | None = None,
     host: str | None = None,
+    ambient: float | str | None = None,
     shapes: Mapping[str, Sequence[int]] | None = None,
     values: Mapping[str, float] | None = None,
 ) -> CostEstimate | EstimateTable | RunEstimate | GraphTable:
@@ -198,6 +202,8 @@ def estimate(
         n_cpu_moe: In llama.cpp, the number of layers whose experts stay on the host.
         host: The card's host: its processor, or its memory bandwidth such as ``60 GB/s``. Default: a desktop, with a
             wide interval.
+        ambient: Temperature of the surroundings, such as ``"45 C"``: adds ``ttft_sustained`` and ``tpot_sustained``,
+            the medians under long load.
 
     Raises:
         UnknownName: A name is unknown; the message suggests similar names.
@@ -207,7 +213,7 @@ def estimate(
     """
     if (file := as_graph(model, shapes, values)) is not None:
         others = {"kv": kv, "images": images, "audio_s": audio_s, "gpu_layers": gpu_layers}
-        others |= {"n_cpu_moe": n_cpu_moe, "host": host, "like": like}
+        others |= {"n_cpu_moe": n_cpu_moe, "host": host, "like": like, "ambient": ambient}
         refuse_others(file, others | {"tp": tp - 1, "pp": pp - 1, "ep": ep - 1, "dp": dp - 1, "batch": batch - 1})
         if devices is not None:
             return estimate_graph_on(file, devices, shapes=shapes, values=values, runtime=runtime, weights=weights)
@@ -238,14 +244,13 @@ def estimate(
     longest = _longest(request, prompt_p99)
     if devices is None:
         found = on_one(request)
-        return found if longest is None else over_prompts(found, on_one(longest), p50=prompt, p99=longest.prompt_tokens)
+        if longest is not None:
+            found = over_prompts(found, on_one(longest), p50=prompt, p99=longest.prompt_tokens)
+        return found if ambient is None else _hot(found, request, ambient)
     if not devices:
         raise SpecError("name at least one device", field="devices")
     names = datasheet.names() if devices == "all" else [devices] if isinstance(devices, str) else devices
-    answers = on_devices(request, names, hypothetical=hypothetical)
-    if longest is not None:
-        there = on_devices(longest, names, hypothetical=hypothetical)
-        answers = [_over_prompts(*each, request, longest) for each in zip(answers, there, strict=True)]
+    answers = _answers(request, longest, names, ambient, hypothetical=hypothetical)
     answers.sort(key=lambda each: _seconds(each.estimate) if each.estimate else float("inf"))
     return EstimateTable(f"{_name(model)} on {counted(len(answers), 'device')}", answers)
 
@@ -303,6 +308,36 @@ def _over_prompts(found: DeviceAnswer, longest: DeviceAnswer, request: Request, 
         return longest if longest.estimate is None else found
     spread = over_prompts(found.estimate, longest.estimate, p50=request.prompt_tokens, p99=asked.prompt_tokens)
     return replace(found, estimate=spread)
+
+
+def _answers(
+    request: Request, longest: Request | None, names: Sequence[str], ambient: float | str | None, *, hypothetical: bool
+) -> list[DeviceAnswer]:
+    """The answers on several devices, over a spread of prompts and under long load if these are asked for."""
+    answers = on_devices(request, names, hypothetical=hypothetical)
+    if longest is not None:
+        there = on_devices(longest, names, hypothetical=hypothetical)
+        answers = [_over_prompts(*each, request, longest) for each in zip(answers, there, strict=True)]
+    for i, each in enumerate(answers):
+        if ambient is not None and each.estimate is not None:
+            try:
+                hot = _hot(each.estimate, request.but(device=each.device), ambient)
+                answers[i] = replace(each, estimate=hot)
+            except Unsupported as error:
+                answers[i] = DeviceAnswer(each.device, None, str(error))
+    return answers
+
+
+def _hot(found: CostEstimate, request: Request, ambient: float | str) -> CostEstimate:
+    """``found`` with its times under long load.
+
+    Raises:
+        SpecError: It is an estimate of this machine, whose slowdown is measured, or no ambient temperature.
+    """
+    ambient_c = ambient_of(ambient)
+    if isinstance(request.device, str) and is_here(request.device):
+        raise SpecError("is for data sheets; chipwise measure MODEL --sustained 10m measures this one", field="ambient")
+    return sustained(found, resolved(request).device, ambient_c)
 
 
 def on_devices(request: Request, names: Sequence[str], *, hypothetical: bool) -> list[DeviceAnswer]:

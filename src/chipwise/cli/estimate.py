@@ -58,6 +58,7 @@ def command(
     ] = None,
     table: Annotated[Path | None, typer.Option(help="Answer every row of this CSV file instead.")] = None,
     out: Annotated[Path | None, typer.Option(help="File for the table with its predictions.")] = None,
+    ambient: options.Ambient = None,
     electricity: options.Electricity = None,
     buy: options.Buy = None,
     years: options.Years = 4.0,
@@ -113,14 +114,8 @@ def command(
     if whole_runs.answered(context, model, as_json=as_json):
         return
     sizes: dict[str, Any] = {"weights": weights, "kv": kv, "tp": tp, "pp": pp, "ep": ep, "dp": dp}
-    sizes |= {
-        "runtime": runtime,
-        "prompt": prompt,
-        "prompt_p99": prompt_p99,
-        "new": new,
-        "batch": batch,
-        "audio_s": audio,
-    }
+    sizes |= {"runtime": runtime, "prompt": prompt, "prompt_p99": prompt_p99, "new": new, "batch": batch}
+    sizes |= {"audio_s": audio, "ambient": ambient}
     if images:
         sizes |= {"images": images, "image_size": image_size.parse(size)}
     else:
@@ -203,6 +198,8 @@ def _print(model: str, found: api.CostEstimate, *, kernels: bool) -> None:
         ("ttft_p99", "  P99", "time"),
         ("tpot_p50", "TPOT", "time"),
         ("tpot_p99", "  P99", "time"),
+        ("ttft_sustained", "TTFT under long load", "time"),
+        ("tpot_sustained", "TPOT under long load", "time"),
         ("itl_p99", "gap between tokens, P99", "time"),
         ("decode_tokens_per_s", "decode, each request", "rate"),
         ("image_s", "seconds per image", "time"),

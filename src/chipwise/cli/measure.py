@@ -30,6 +30,9 @@ def command(
     sustained: Annotated[
         str | None, typer.Option(help="Run without a pause for this long (such as 10m) and fit how speed decays.")
     ] = None,
+    ambient: Annotated[
+        str | None, typer.Option(help="With --sustained: temperature of the surroundings, such as 25C.")
+    ] = None,
     remote: Annotated[
         str | None,
         typer.Option(help="Measure over ssh on user@host, which needs Python, numpy and the runtime."),
@@ -61,6 +64,7 @@ def command(
             new=new,
             weights=weights,
             sustained_s=seconds,
+            ambient_c=None if ambient is None else units.parse_field(ambient, "temperature", "--ambient"),
             remote=remote,
             keep=keep,
             shapes=answers.parse_shapes(shape) if shape else None,

@@ -41,6 +41,9 @@ Images = Annotated[int, typer.Option(help=image_size.IMAGES, min=0)]
 ImageSize = Annotated[str, typer.Option("--image-size", help=image_size.SIZE)]
 Audio = Annotated[float | None, typer.Option(help=image_size.AUDIO)]
 Like = Annotated[str | None, typer.Option(help=completion.LIKE)]
+Ambient = Annotated[
+    str | None, typer.Option(help="Temperature of the surroundings, such as 45C: also times under long load.")
+]
 Tp = Annotated[int, typer.Option(help="Tensor-parallel degree.", min=1)]
 Pp = Annotated[int, typer.Option(help="Pipeline-parallel degree.", min=1)]
 Ep = Annotated[int, typer.Option(help="Expert-parallel degree.", min=1)]

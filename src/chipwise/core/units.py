@@ -39,6 +39,7 @@ def _table() -> dict[str, dict[str, float]]:
         "count": _PREFIX | {"B": 1e9, "tokens": 1.0},
         "rate": {f"{p}tokens/s": f for p, f in _PREFIX.items()} | {"tok/s": 1.0, "1/s": 1.0},
         "share": {"": 1.0, "%": 0.01},
+        "temperature": {"": 1.0, "C": 1.0, "°C": 1.0},
     }
 
 
@@ -134,6 +135,7 @@ _EXAMPLES: Final = {
     "count": "1.5M",
     "rate": "40 tokens/s",
     "share": "85 %",
+    "temperature": "45 C",
 }
 
 

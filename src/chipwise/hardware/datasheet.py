@@ -22,7 +22,19 @@ from chipwise.core.fields import later
 from chipwise.errors import InputError, SpecError, UnknownName, Unsupported
 from chipwise.hardware import instances, taught, typed
 from chipwise.hardware.engines import LEVELS, Engine, Link, MemoryLevel
-from chipwise.hardware.facts import Bandwidth, Count, Fact, Frequency, Power, PriceRate, Rate, Size, Tile, Time
+from chipwise.hardware.facts import (
+    Bandwidth,
+    Count,
+    Fact,
+    Frequency,
+    Power,
+    PriceRate,
+    Rate,
+    Size,
+    Temperature,
+    Tile,
+    Time,
+)
 from chipwise.hardware.taught import Teaching
 from chipwise.hardware.typed import DATA
 from chipwise.hardware.typed import names as names
@@ -54,6 +66,8 @@ class DeviceProfile:
     links: tuple[Link, ...] = ()
     board_power: Power | None = None
     idle_power: Power | None = None
+    max_temperature: Temperature | None = None  # of the chip, at which its clock falls
+    rated_ambient: Temperature | None = None  # hottest surroundings that it is made for
     launch_overhead: Time | None = None
     price: PriceRate | None = None
     taught: Teaching | None = later(None)  # noqa: RUF009  (kernels are priced by the sheet's name)

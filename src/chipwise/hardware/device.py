@@ -19,6 +19,7 @@ from chipwise.hardware.detect import Machine
 
 SCHEMA = "chipwise.machine/1"
 RENAMED = {"anchors": "reference_s", "lessons": "calibration_models"}  # old names of fields in stored profiles
+HOT_C = 90.0  # temperature at which processors slow down at the latest (95 to 105 °C by their sheets), less a reserve
 LARGE = ".large"  # suffix of checks on models that do not fit in caches
 LARGE_BYTES = 1e8  # stored weights above which a model counts as large
 EXTRAPOLATION = 0.25
@@ -163,10 +164,32 @@ class Thermal:
     time_constant_s: float
     throttle_s: float | None
     observed_s: float  # length of the measurement
+    temperature_c: float | None = None  # of the hottest zone at its end
+    ambient_c: float | None = None  # of the surroundings, if stated
 
     def __post_init__(self) -> None:
         if not 0 < self.sustained_share <= 1:
             raise SpecError(f"must be a share of the cold speed, not {self.sustained_share}", field="sustained_share")
+
+    def share_at(self, ambient_c: float) -> float:
+        """Share of the cold speed that remains in surroundings of ``ambient_c`` degrees Celsius.
+
+        The same power holds the same rise of temperature. A machine that slowed down was at its limit; one that did not
+        may get hotter up to ``HOT_C``. Power is taken to go with the square of the clock.
+
+        Raises:
+            Unsupported: The temperature of the machine or of its surroundings was not recorded.
+        """
+        if self.temperature_c is None or self.ambient_c is None or self.temperature_c <= self.ambient_c:
+            raise Unsupported(
+                "the machine's temperature or that of its surroundings was not recorded under long load; run: chipwise "
+                "measure MODEL --sustained 10m --ambient 25C"
+            )
+        limit_c = self.temperature_c if self.throttle_s is not None else max(self.temperature_c, HOT_C)
+        power = max(limit_c - ambient_c, 0.0) / (self.temperature_c - self.ambient_c)
+        if power <= 0:
+            raise Unsupported(f"a machine that slows down at {limit_c:g} °C has no long load at {ambient_c:g} °C")
+        return min(1.0, self.sustained_share * math.sqrt(power))
 
 
 def _numbers(data: object, name: str) -> Iterator[tuple[str, float]]:

@@ -86,6 +86,13 @@ class Time(Fact):
     kind = "time"
 
 
+class Temperature(Fact):
+    """Degrees Celsius."""
+
+    __slots__ = ()
+    kind = "temperature"
+
+
 class PriceRate(Fact):
     """US dollars per second (files say USD/h)."""
 

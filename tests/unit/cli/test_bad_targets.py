@@ -66,7 +66,7 @@ def searched(home: Path, monkeypatch, capsys, *options: str, **changes: Any) -> 
     [
         ({"target": {"device": "snapdragon-8-elit"}}, "target.device: unknown device 'snapdragon-8-elit'"),
         ({"target": {"device": "apple-m4", "runtime": "vllm"}}, "target.runtime: vLLM does not run on apple-m4"),
-        ({"constraints": {"tpot_sustained": "<= 1 ms"}}, "constraints.tpot_sustained: no data sheet predicts it"),
+        ({"target": {"device": "apple-m4", "ambient": "hot"}}, "target.ambient: 'hot' is not a quantity"),
         ({"target": {"device": "apple-m3-max"}, "constraints": {"power": "<= 6 W"}}, "constraints.power: "),
         ({"train": {"on": "cuda"}}, "train.on: cuda: no CUDA device is found here"),
         ({"confidence": "5 %"}, "confidence: "),

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -52,8 +52,11 @@ def measure_sustained(
     threads: int = 1,
     calibrated: Mapping[str, float] | None = None,
     remote: str | None = None,
+    ambient_c: float | None = None,
 ) -> Sustained:
-    """Runs ``model`` without a pause for ``seconds``. Arguments are those of :func:`harness.measure`.
+    """Runs ``model`` without a pause for ``seconds``, in surroundings of ``ambient_c`` °C.
+
+    Other arguments are those of :func:`harness.measure`.
 
     Raises:
         MeasurementError: The model cannot be measured, or the time is too short for a curve.
@@ -73,7 +76,8 @@ def measure_sustained(
         threads=threads,
         calibrated=calibrated,
     )
-    return Sustained(measurement=found, windows=windows, thermal=fit_thermal(windows))
+    thermal = replace(fit_thermal(windows), temperature_c=reply["temperature_c"], ambient_c=ambient_c)
+    return Sustained(measurement=found, windows=windows, thermal=thermal)
 
 
 def windowed(at_s: Sequence[float], step_s: Sequence[float], *, seconds: float) -> tuple[Window, ...]:

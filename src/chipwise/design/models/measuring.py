@@ -39,6 +39,7 @@ from chipwise.model.walk.built import require_built
 from chipwise.model.walk.lower import lower
 from chipwise.predict.cost.estimate import estimate as calibrated_estimate
 from chipwise.predict.cost.model import CostEstimate, Predicted
+from chipwise.predict.served.heat import ambient_of
 
 PROFILE_S = 600.0  # most seconds of the profiling process
 Interval = tuple[float, float | None, float | None]
@@ -91,6 +92,7 @@ def measure(
     new: int | None = None,
     weights: str | None = None,
     sustained_s: float | None = None,
+    ambient_c: float | None = None,
     remote: str | None = None,
     keep: bool = True,
     shapes: Mapping[str, Sequence[int]] | None = None,
@@ -111,6 +113,7 @@ def measure(
         new: New tokens. Default: the run's own for a winner, else 64.
         weights: Weight format of a model that is built here. Default: fp32.
         sustained_s: Run without a pause for this many seconds and fit how speed decays.
+        ambient_c: Temperature of the surroundings in degrees Celsius, stored with a sustained measurement.
         remote: ``user@host`` of a machine with Python, numpy and the runtime.
         keep: Whether to save the result to the measurement store.
         shapes: Any other ONNX graph: shapes of inputs with open axes. An open first axis is 1 unless given.
@@ -129,7 +132,11 @@ def measure(
         "new": new,
         "weights": weights,
     }
-    text_only |= {"remote": remote, "sustained_s": sustained_s}
+    text_only |= {"remote": remote, "sustained_s": sustained_s, "ambient_c": ambient_c}
+    if ambient_c is not None:
+        if sustained_s is None:
+            raise SpecError("is for a sustained measurement; give sustained_s, too", field="ambient")
+        ambient_of(ambient_c)
     if not isinstance(model, str | Path) or not isinstance(inputs, str | Path | None):
         with on_disk(model, inputs if isinstance(inputs, Sequence) else None, None) as (file, data):
             check_graph(file.stem, runtime or "onnxruntime", text_only)
@@ -163,6 +170,7 @@ def measure(
             runtime=runtime,
             threads=threads,
             sustained_s=sustained_s,
+            ambient_c=ambient_c,
             remote=remote,
             keep=keep,
         )
@@ -182,6 +190,7 @@ def timed(
     runtime: str,
     threads: int,
     sustained_s: float | None = None,
+    ambient_c: float | None = None,
     remote: str | None = None,
     keep: bool = True,
     options: Mapping[str, object] | None = None,
@@ -202,6 +211,7 @@ def timed(
             path,
             workload,
             seconds=sustained_s,
+            ambient_c=ambient_c,
             runtime=runtime,
             threads=threads,
             remote=remote,

@@ -34,6 +34,7 @@ from chipwise.model.ops.workload import Workload
 from chipwise.model.space.search_space import SearchSpace
 from chipwise.model.space.space_spec import SpaceSpec
 from chipwise.predict.cost.spending import Rates, refused, require
+from chipwise.predict.served.heat import USUAL_C, ambient_of, slowdown
 from chipwise.predict.served.prompt_spread import check_prompts
 from chipwise.training.evaluations.data import TASKS as EVALUATIONS
 from chipwise.training.evaluations.data import Kind
@@ -58,7 +59,7 @@ _LATER = {  # fields added after the first release, with the value that it used
     "quality": {"method": "auto", "budget": None},
     "confidence": CONFIDENCE,
 }
-_LATER_TARGET = {"power": None, "price": None, "tp": 1, "pp": 1, "kv": None, "like": None}
+_LATER_TARGET = {"power": None, "price": None, "tp": 1, "pp": 1, "kv": None, "like": None, "ambient": None}
 NO_SPACE = "a run that cuts a model has no space to look at; chipwise search runs it"
 ON_SHEETS = (
     "ttft_p50",
@@ -93,10 +94,11 @@ class TargetSpec:
     pp: int = 1  # pipeline stages
     kv: str | None = None  # KV-cache dtype; that of the activations by default
     like: str | None = None  # data sheet that predicts an ssh device
+    ambient: str | float | None = None  # temperature of the surroundings, for limits on sustained times
 
     def __post_init__(self) -> None:
         positive(self, "threads", most=MOST_THREADS)
-        _ = self.rates
+        _ = self.rates, self.ambient_c
         if self.runtime == DEFAULT:
             object.__setattr__(self, "runtime", self._default_runtime())
         if self.local:
@@ -124,6 +126,11 @@ class TargetSpec:
             power_w=None if self.power is None else _positive(self.power, "power", "power"),
             usd_per_s=None if self.price is None else _positive(self.price, "price_rate", "price"),
         )
+
+    @property
+    def ambient_c(self) -> float | None:
+        """Temperature of the surroundings in degrees Celsius, if stated."""
+        return None if self.ambient is None else ambient_of(self.ambient)
 
     def _default_runtime(self) -> str:
         if self.local or self.device.endswith(".json") or self.device.startswith("ssh:"):
@@ -491,12 +498,16 @@ class RunSpec:
                 f"requests are measured one at a time here, so a gap between tokens is one step: use tpot{metric[3:]}",
                 field=field,
             )
-        elif sheet is not None and metric == "tpot_sustained":
+        elif metric == "tpot_sustained" and self.target.device.startswith("ssh:"):
             raise SpecError(
-                f"no data sheet predicts it for {self.target.device}; choose tpot_p50 instead, or measure there "
-                "(chipwise kit)",
+                "over ssh only the cold machine is measured; choose tpot_p50, or name the data sheet as the device",
                 field=field,
             )
+        elif metric == "tpot_sustained" and sheet is not None:
+            try:
+                _ = slowdown(sheet, self.target.ambient_c if self.target.ambient_c is not None else USUAL_C)
+            except Unsupported as error:
+                raise SpecError(str(error), field=field) from None
 
     @property
     def confidence_share(self) -> float:

@@ -30,14 +30,16 @@ from chipwise.hardware.runtime import CORES, on_device, runtime_named
 from chipwise.model.arch.design import Design
 from chipwise.model.ops.workload import Workload
 from chipwise.model.space.search_space import Rows, SearchSpace
-from chipwise.predict.cost.model import CostEstimate
+from chipwise.predict.cost.model import CostEstimate, Predicted
 from chipwise.predict.cost.spending import Rates, spent
 from chipwise.predict.served import image_law
 from chipwise.predict.served.deployment import Deployment
 from chipwise.predict.served.estimate import cost_of, estimate_of
+from chipwise.predict.served.heat import USUAL_C, drawn_w, slowdown
+from chipwise.predict.served.intervals import UNCHECKED_PROMPT
 from chipwise.predict.served.prompt_spread import factor
 from chipwise.predict.served.request import Request
-from chipwise.predict.served.tails import TAILS, kind_of, ratios
+from chipwise.predict.served.tails import TAILS, kind_of, ratios, tail_of
 
 Z80 = 1.2816  # 90 % of a normal distribution are below this many standard deviations
 SAMPLE = 48  # designs whose estimates are fitted for energy, and for times after teaching
@@ -55,6 +57,7 @@ class SheetTarget(Benched):
         energy: Whether to predict watts and joules too, if the device lists its board power.
         used: Whether to predict MFU and MBU, too.
         prompt_p99: P99 of prompt tokens, over which P99s hold; those of ``workload`` are then their P50.
+        ambient_c: Temperature of the surroundings, to predict ``tpot_sustained``, too.
         source: Source of the measurements, for the taught profile.
         bench: Measures on the device; None if nothing is measured.
 
@@ -73,6 +76,7 @@ class SheetTarget(Benched):
         energy: bool,
         used: bool = False,
         prompt_p99: int | None = None,
+        ambient_c: float | None = None,
         source: str = "a search",
         bench: Bench | None = None,
     ) -> None:
@@ -85,6 +89,7 @@ class SheetTarget(Benched):
         if prompt_p99 is not None:
             longer = replace(workload, prompt_tokens=prompt_p99)
             self._longest = SheetTarget(space, device, served=served, workload=longer, seed=seed, energy=False)
+        self._ambient_c = ambient_c
         self._used = used and not space.spec.kind.one_pass
         self._one_pass = space.spec.kind.one_pass
         if kind := space.spec.kind.off_sheets:
@@ -142,7 +147,7 @@ class SheetTarget(Benched):
         return self.device.title
 
     def with_sustained_limits(self, spec: RunSpec) -> RunSpec:
-        """Returns ``spec`` unchanged: limits on sustained speed are refused when the file is read."""
+        """Returns ``spec`` unchanged: times under long load are predicted as such."""
         return spec
 
     @cached_property
@@ -198,6 +203,13 @@ class SheetTarget(Benched):
         found = [self.estimate(self._space.design(row)) for row in sample]
         return float(np.median([each.metrics["itl_p50"].value / each.tpot_s for each in found]))
 
+    @cached_property
+    def _slowdown(self) -> float:
+        """Factor on times under long load, at the median of a sample; decisions on designs use the design's own."""
+        sample = self._space.sample(SAMPLE, np.random.default_rng([self._seed, 37]))
+        found = [self.estimate(self._space.design(row)) for row in sample]
+        return float(np.median([slowdown(self.device, self._ambient_c or 0.0, drawn_w(each)).value for each in found]))
+
     def metrics(self, rows: Rows) -> Mapping[str, Float64Array]:
         """Predicted metrics of canonical rows, each (n,)."""
         costs, workload = self._table(rows), self._workload
@@ -225,6 +237,8 @@ class SheetTarget(Benched):
                 name: found[name] * factor(self._ratio(name), there[median] / found[median])
                 for name, median in TAILS.items()
             }
+        if self._ambient_c is not None:
+            found["tpot_sustained"] = self._slowdown * found["tpot_p50"]
         if self._used:
             columns = np.stack([costs.parameters, costs.peak_memory_bytes, np.ones(len(rows))], axis=1)
             least_s = columns @ self._at_peak.T
@@ -279,6 +293,8 @@ class SheetTarget(Benched):
             value, *ends = (found.get(metric) for found in each)
             low, high = sorted(end for end in ends if end is not None) if None not in ends else (None, None)
             known[metric] = (value, low, high)  # rates fall when times rise
+        if self._ambient_c is not None:
+            known["tpot_sustained"] = self._hot(found, known["tpot_p50"], self._ambient_c)
         if self._used:
             known["mfu"] = _share(found.mfu["prefill"] * found.ttft_s, known["ttft_p50"])
             known["mbu"] = _share(found.mbu["decode"] * found.metrics["itl_p50"].value, known["itl_p50"])
@@ -317,6 +333,12 @@ class SheetTarget(Benched):
                 by = float(factor(value_of(known[name]) / middle, value_of(there[median]) / middle))
                 found[name] = tuple(None if end is None else by * end for end in known[name])
         return found
+
+    def _hot(self, found: CostEstimate, cold: Bounds, ambient_c: float) -> Bounds:
+        """TPOT under long load: the corrected median times the design's own slowdown."""
+        median = Predicted(value=value_of(cold), low=cold[1], high=cold[2])
+        hot = tail_of(median, slowdown(self.device, ambient_c, drawn_w(found)), UNCHECKED_PROMPT)
+        return (hot.value, hot.low, hot.high)
 
     def _power(self, known: Mapping[str, Bounds], tokens: int) -> Bounds:
         """Mean watts: joules divided by seconds. The error of the time cancels, so only that of the energy remains."""
@@ -385,7 +407,7 @@ class SheetTarget(Benched):
     def _forget(self) -> None:
         """Clears cached predictions before the device changes."""
         self._learnt, self._scale, self._estimates = Learnt({}), None, {}
-        for name in ("_joules", "_step_share", "_at_peak"):
+        for name in ("_joules", "_step_share", "_at_peak", "_slowdown"):
             self.__dict__.pop(name, None)
 
     def _row(self, number: int, design: Design, values: Mapping[str, float]) -> MeasuredRow:
@@ -480,9 +502,17 @@ def sheet_target(spec: RunSpec, space: SearchSpace, bench: Bench | None = None) 
         energy=needs_energy((*spec.limits, *spec.goals)),
         used=needs_shares((*spec.limits, *spec.goals)),
         prompt_p99=spec.prompt_p99,
+        ambient_c=ambient_asked(spec),
         source=f"the run {spec.name}",
         bench=bench,
     )
+
+
+def ambient_asked(spec: RunSpec) -> float | None:
+    """Ambient temperature of a run with limits on times under long load, 25 °C unless stated; None without such."""
+    if all(limit.metric != "tpot_sustained" for limit in spec.limits):
+        return None
+    return USUAL_C if spec.target.ambient_c is None else spec.target.ambient_c
 
 
 def needs_energy(wanted: Iterable[Constraint | Objective]) -> bool:

@@ -29,7 +29,10 @@ def with_cold_limits(spec: RunSpec, profile: MachineProfile) -> RunSpec:
             f"constraints.{SUSTAINED}: how much of its speed {profile.machine.name} keeps under load is not known; "
             f"run: chipwise calibrate --runtime {profile.runtime}, then: chipwise measure MODEL --sustained 10m"
         )
-    return replace(spec, constraints=cold(spec.constraints, profile.thermal))
+    thermal, ambient_c = profile.thermal, spec.target.ambient_c
+    if ambient_c is not None:
+        thermal = replace(thermal, sustained_share=thermal.share_at(ambient_c))
+    return replace(spec, constraints=cold(spec.constraints, thermal))
 
 
 def cold(constraints: Mapping[str, object], thermal: Thermal) -> dict[str, object]:

@@ -86,7 +86,7 @@ def test_a_phone_whose_watts_nobody_publishes_draws_what_small_machines_do() -> 
     [
         ({"device": "no-such-chip"}, "target.device: unknown device"),
         ({"device": "apple-m4", "runtime": "vllm"}, "target.runtime: vLLM does not run on apple-m4"),
-        ({"constraints": {"tpot_sustained": "<= 1 ms"}}, "constraints.tpot_sustained: no data sheet predicts it"),
+        ({"device": "apple-m4", "ambient": "400 C"}, "target.ambient: must be from -40 to 85 °C, not 400 °C"),
         ({"device": "apple-m3-max", "constraints": {"power": "<= 6 W"}}, "constraints.power: .*board power"),
         ({"device": "ssh:me@board"}, "target.like: name the data sheet"),
         ({"device": "local", "tp": 2}, "target.tp: only valid if device names another machine"),
