@@ -277,16 +277,21 @@ def owned(
     Args:
         device: A data sheet's name, alias or file.
         electricity: The tariff, such as ``0.30 USD/kWh``; another currency needs its rate, ``0.28 EUR/kWh @ 1.16``.
-        buy: Its purchase price, such as ``1800 USD``. None: already paid, so that an hour costs its electricity.
+        buy: Its purchase price, such as ``1800 USD``, or ``list`` for the list price of the data sheet. None: already
+            paid, so that an hour costs its electricity.
         years: Years over which it is paid off.
         use: Share of all hours in which it works; its draw while idle is not counted.
         power: Its draw under load, such as ``450 W``. Default: the board power of the data sheet.
 
     Raises:
         UnknownName: There is no such data sheet.
-        SpecError: An argument is wrong, or the power is unknown.
+        SpecError: An argument is wrong, or the power or the list price is unknown.
     """
     sheet = datasheet.load(str(device))
+    if buy == "list":
+        if sheet.purchase is None:
+            raise SpecError(f"{sheet.name} lists no purchase price; state it, such as 1800 USD", field="buy")
+        buy = f"{sheet.purchase.number:.12g} USD"
     board_w = None if sheet.board_power is None else sheet.board_power.number
     found = from_texts(electricity=electricity, buy=buy, years=years, use=use, power=power, board_power_w=board_w)
     return replace(sheet, price=PriceRate(value=f"{found.usd_per_h!r} USD/h", source=found.describe()))

@@ -60,7 +60,7 @@ def command(
     out: Annotated[Path | None, typer.Option(help="File for the table with its predictions.")] = None,
     ambient: options.Ambient = None,
     electricity: options.Electricity = None,
-    buy: options.Buy = None,
+    buy: options.BuyOrList = None,
     years: options.Years = 4.0,
     use: options.Use = 1.0,
     power: options.OwnPower = None,

@@ -89,6 +89,9 @@ Inputs = Annotated[
 Buy = Annotated[
     str | None, typer.Option(help="Purchase price of one machine: '9000 USD', or '8000 EUR @ 1.16' with a rate.")
 ]
+BuyOrList = Annotated[
+    str | None, typer.Option(help="Purchase price: '1800 USD', '1600 EUR @ 1.16', or list: that of the data sheet.")
+]
 Electricity = Annotated[str | None, typer.Option(help="Tariff: '0.30 USD/kWh', or '0.28 EUR/kWh @ 1.16'.")]
 
 Years = Annotated[float, typer.Option(help="Years over which a machine that you buy is paid off.")]

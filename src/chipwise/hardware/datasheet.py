@@ -28,6 +28,7 @@ from chipwise.hardware.facts import (
     Fact,
     Frequency,
     Power,
+    Price,
     PriceRate,
     Rate,
     Size,
@@ -70,6 +71,7 @@ class DeviceProfile:
     rated_ambient: Temperature | None = None  # hottest surroundings that it is made for
     launch_overhead: Time | None = None
     price: PriceRate | None = None
+    purchase: Price | None = None  # list price of the card, board, processor or smallest computer with it
     taught: Teaching | None = later(None)  # noqa: RUF009  (kernels are priced by the sheet's name)
     called: str = later("")
 

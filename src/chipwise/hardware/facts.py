@@ -17,7 +17,7 @@ LARGEST = 1e24  # largest plausible fact in SI units; beyond it a figure is a ty
 class Fact:
     """One published figure: the quantity as written in the file, with its source.
 
-    ``number`` is the quantity in SI units (bytes, bytes/s, FLOP/s, Hz, watts, seconds, US dollars per second).
+    ``number`` is the quantity in SI units (bytes, bytes/s, FLOP/s, Hz, watts, seconds, dollars, dollars per second).
     """
 
     kind: ClassVar[str] = "count"
@@ -91,6 +91,13 @@ class Temperature(Fact):
 
     __slots__ = ()
     kind = "temperature"
+
+
+class Price(Fact):
+    """US dollars."""
+
+    __slots__ = ()
+    kind = "price"
 
 
 class PriceRate(Fact):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from chipwise import api
@@ -62,3 +64,20 @@ def test_dollars_a_token_follow_the_price_of_the_hour() -> None:
     for name in ("usd_per_1k_tokens", "usd_per_1k_input_tokens", "usd_per_1k_output_tokens"):
         ratio = owned.metrics[name].value / rented.metrics[name].value
         assert ratio == pytest.approx(per_h / rent_per_h), name
+
+
+def test_the_list_price_of_a_sheet_is_what_it_costs_to_buy() -> None:
+    """1,599 USD over 4 years of 8,760 h, and 450 W at 0.30 USD/kWh."""
+    listed, stated = (api.owned("rtx-4090", buy=buy, electricity="0.30 USD/kWh") for buy in ("list", "1599 USD"))
+    assert 3600 * listed.price_usd_per_s == pytest.approx(1599 / (4 * 8760) + 0.45 * 0.30)
+    assert listed.price_usd_per_s == pytest.approx(stated.price_usd_per_s)
+    with pytest.raises(SpecError, match="buy: h100-sxm lists no purchase price; state it, such as 1800 USD"):
+        api.owned("h100-sxm", buy="list", electricity="0.30 USD/kWh")
+
+
+def test_every_list_price_has_a_source_with_a_date() -> None:
+    priced = [sheet for sheet in datasheet.load_all() if sheet.purchase is not None]
+    assert len(priced) >= 100
+    for sheet in priced:
+        assert 10 <= sheet.purchase.number <= 10_000, sheet.name
+        assert re.search(r", (20\d\d)-[01]\d-[0-3]\d$", sheet.purchase.source), sheet.name
