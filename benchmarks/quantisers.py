@@ -38,7 +38,6 @@ from chipwise.model.walk.calibration import restored
 from chipwise.model.walk.module import load, matrix_inputs
 from chipwise.training.data.recipe import Recipe
 from chipwise.training.loop.evaluate import read
-from chipwise.training.loop.loss import head_loss, head_probabilities
 from chipwise.training.tasks.exported_text import exported_bits
 from learned_rounding import learn
 from quantised_designs import DESIGNS, text
@@ -189,12 +188,12 @@ class Decoder:
 
     def distance(self, model: torch.nn.Module, step: int) -> torch.Tensor:
         """Cross entropy with the original's distribution on a batch of training text."""
-        inputs, targets = self.batch(1000 + step, windows=8)
+        inputs, _ = self.batch(1000 + step, windows=8)
         with torch.no_grad():
             hidden = self.teacher.hidden(inputs)[0].flatten(end_dim=-2)
-            wanted = head_probabilities(hidden, self.teacher.head_table)
+            wanted = torch.softmax(hidden @ self.teacher.head_table.t(), dim=-1)
         given = model.hidden(inputs)[0].flatten(end_dim=-2)
-        return head_loss(given, model.head_table, targets.flatten(), teacher_RV=wanted, share=1.0)
+        return torch.nn.functional.cross_entropy(given @ model.head_table.t(), wanted)
 
     def rows(self, done: Callable[..., bool]) -> Iterator[dict[str, object]]:
         """A row for each method and format."""

@@ -27,7 +27,6 @@ from chipwise.predict.served.request import Request, resolved
 TRANSFER_S = 1e-3
 """Seconds to set up the transfer of a KV cache, in addition to moving its bytes. Assumed, not fitted."""
 
-GOLDEN = (5**0.5 - 1) / 2
 PADDING = 0.01  # tolerated relative difference between vocabulary sizes (padding rows)
 
 

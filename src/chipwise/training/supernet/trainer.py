@@ -1,12 +1,11 @@
 """Training a supernet: every step trains a few sub-models at once, cut from the same tensors.
 
 Loop, budget, checkpoints and the handling of divergence are those of ``training/loop/trainer.py``; only the step
-differs. A step samples a few designs, each with its own text in its own vocabulary. With distillation, a step uses one
-vocabulary (they take turns) and trains the largest, the smallest and some other designs of it on the same text (the
-sandwich rule); the others learn from the largest as well as from the text.
+differs. A step samples a few designs, each with its own text in its own vocabulary.
 
 References:
-    The sandwich and in-place distillation: Yu et al. 2020 (BigNAS), arXiv:2003.11142, section 3.
+    Weights that designs share: Yu et al. 2020 (BigNAS), arXiv:2003.11142. Its sandwich rule and distillation were
+    worse for short trainings (docs/notes/training.md).
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ from chipwise.training.data.recipe import Recipe
 from chipwise.training.data.tokens import TokenData, windows_of
 from chipwise.training.laws.scaling import PACE
 from chipwise.training.loop.checkpoint import CurvePoint
-from chipwise.training.loop.loss import head_loss, head_probabilities
+from chipwise.training.loop.loss import head_loss
 from chipwise.training.loop.progress import Update
 from chipwise.training.loop.trainer import Run
 from chipwise.training.supernet.sliced import add_gradients, part_of, with_weights
@@ -49,16 +48,11 @@ class SupernetRecipe(Recipe):
     designs: int = 4  # per step
     batch_windows: int = 8  # per design
     rate_width: int | None = None  # None: one learning rate for weights that designs of many widths share
-    distil: float = 0.0  # weight of the largest model's predictions in the others' loss; above 0: sandwich rule
 
     def __post_init__(self) -> None:
         Recipe.__post_init__(self)
         if self.designs < 1:
             raise SpecError(f"must be at least 1, not {self.designs}", field="designs")
-        if not 0 <= self.distil <= 1:
-            raise SpecError(f"must lie between 0 and 1, not {self.distil}", field="distil")
-        if self.distil and self.designs < 2:
-            raise SpecError("distillation needs at least two designs", field="designs")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -139,14 +133,11 @@ class SupernetRun(Run):
     ) -> None:
         whole = whole_of(designs)
         self.designs, self.stores = list(designs), stores
-        self.groups: dict[int, list[ArchSpec]] = {}
-        for arch in designs:
-            self.groups.setdefault(arch.vocab_size, []).append(arch)
-        self.sizes = sorted(self.groups)
-        missing = [size for size in self.sizes if size not in stores]
+        sizes = sorted({arch.vocab_size for arch in designs})
+        missing = [size for size in sizes if size not in stores]
         if missing:
             raise InputError(f"there is no text in tokens of vocabulary {missing}; it is there in {sorted(stores)}")
-        self.text = stores[self.sizes[-1]]
+        self.text = stores[sizes[-1]]
         self.window = self.text.window(whole, recipe)
         super().__init__(whole, self.text, budget, seed, folder, recipe, clock)
         self.key = digest([self.key, sorted(arch.digest for arch in designs), "shared weights"])
@@ -158,41 +149,28 @@ class SupernetRun(Run):
         for name, parameter in whole.items():
             parameter.grad = gradients[name] = torch.zeros_like(parameter)
         weights = {name: parameter.detach() for name, parameter in whole.items()}
-        total, teacher = torch.zeros(()), None
+        total = torch.zeros(())
         for number, arch in enumerate(designs):
             data = self.stores[arch.vocab_size]
-            place = step // len(self.sizes) if self.recipe.distil else step * len(designs) + number
+            place = step * len(designs) + number
             inputs, targets = windows_of(data.train, self.window, self.recipe.batch_windows, place, self.seed)
             parts = {n: p.detach().requires_grad_() for n, p in part_of(arch, self.arch, weights).items()}
-            x, table, loss = with_weights(arch, parts, functools.partial(self._loss, inputs, targets, teacher))
+            loss = with_weights(arch, parts, functools.partial(self._loss, inputs, targets))
             (loss / len(designs)).backward()  # type: ignore[no-untyped-call]
             add_gradients(arch, self.arch, parts, gradients)
             total += loss.detach() / len(designs) * (self.text.bytes_per_token / data.bytes_per_token)
-            if self.recipe.distil and number == 0:
-                teacher = head_probabilities(x.detach(), table.detach())
         return total
 
     def drawn(self) -> list[ArchSpec]:
-        """The designs of this step; with distillation the largest first, then the smallest, then the others."""
-        random, count = np.random.default_rng([self.seed, 5, self.at.steps]), self.recipe.designs
-        if not self.recipe.distil:
-            return [self.designs[int(i)] for i in random.integers(len(self.designs), size=count)]
-        group = self.groups[self.sizes[self.at.steps % len(self.sizes)]]
-        ends = [max(group, key=ArchSpec.parameters), min(group, key=ArchSpec.parameters)]
-        return [*ends, *(group[int(i)] for i in random.integers(len(group), size=count - 2))]
+        """The designs of this step."""
+        random = np.random.default_rng([self.seed, 5, self.at.steps])
+        return [self.designs[int(i)] for i in random.integers(len(self.designs), size=self.recipe.designs)]
 
-    def _loss(
-        self, inputs: Tensor, targets: Tensor, teacher: Tensor | None, model: Transformer
-    ) -> tuple[Tensor, Tensor, Tensor]:
-        """Inputs of the head (R, D), its table (V, D), and the loss."""
+    def _loss(self, inputs: Tensor, targets: Tensor, model: Transformer) -> Tensor:
         with torch.autocast("cpu", dtype=torch.bfloat16, enabled=self.precision == "bf16"):
             x_BTD, _ = model.hidden(inputs)
-        x, table, target = (
-            x_BTD.reshape(-1, x_BTD.shape[-1]).to(torch_dtype(self.precision)),
-            model.head_table,
-            targets.reshape(-1),
-        )
-        return x, table, head_loss(x, table, target, teacher_RV=teacher, share=self.recipe.distil)
+        x_RD = x_BTD.reshape(-1, x_BTD.shape[-1]).to(torch_dtype(self.precision))
+        return head_loss(x_RD, model.head_table, targets.reshape(-1))
 
     def _charge(self, elapsed_s: float) -> float:
         """CPU seconds charged for a step: its cost on an idle machine.

@@ -17,7 +17,6 @@ from chipwise.model.arch.mixers import Attention
 from chipwise.model.walk.module import build
 from chipwise.training.data.tokens import TokenData
 from chipwise.training.loop.evaluate import load_model
-from chipwise.training.loop.loss import head_loss, head_probabilities
 from chipwise.training.loop.progress import Update
 from chipwise.training.loop.trainer import train
 from chipwise.training.loop.worker import read_job, training_pool
@@ -91,23 +90,6 @@ def test_gradients_of_parts_are_those_of_autograd(designs: list[ArchSpec]) -> No
         for name, leaf in leaves.items():
             expected = torch.zeros_like(leaf) if leaf.grad is None else leaf.grad
             torch.testing.assert_close(found[name], expected)
-
-
-def test_distillation_lies_between_the_text_and_the_teacher() -> None:
-    generator = torch.Generator().manual_seed(0)
-    x, table = (torch.randn(shape, generator=generator, dtype=torch.float64) for shape in ((70, 5), (11, 5)))
-    teacher = torch.softmax(torch.randn(70, 11, generator=generator, dtype=torch.float64), dim=-1)
-    target = torch.randint(0, 11, (70,), generator=generator)
-    for share in (0.0, 0.3, 1.0):
-        a, b = (x.clone().requires_grad_(), table.clone().requires_grad_()), (x.clone().requires_grad_(), table.clone())
-        value = head_loss(*a, target, teacher_RV=teacher, share=share)
-        value.backward()
-        wanted = share * teacher + (1 - share) * torch.nn.functional.one_hot(target, 11)
-        mixed = -(wanted * torch.log_softmax(b[0] @ b[1].t(), dim=-1)).sum(dim=-1).mean()
-        mixed.backward()
-        torch.testing.assert_close(a[0].grad, b[0].grad, rtol=1e-5, atol=1e-8)
-        torch.testing.assert_close(value.double(), head_loss(x, table, target).double(), rtol=1e-5, atol=1e-6)
-    torch.testing.assert_close(head_probabilities(x, table), torch.softmax(x @ table.t(), dim=-1))
 
 
 def test_training_makes_every_part_better_and_scores_are_those_of_the_extracted_models(
@@ -198,16 +180,6 @@ def test_one_divergence_is_survived_and_two_are_an_error(
 def test_recipes_that_train_nothing_are_refused() -> None:
     with pytest.raises(SpecError, match="at least 1"):
         SupernetRecipe(designs=0)
-    with pytest.raises(SpecError, match="between 0 and 1"):
-        SupernetRecipe(distil=1.5)
-    with pytest.raises(SpecError, match="at least two designs"):
-        SupernetRecipe(designs=1, distil=0.5)
-
-
-def test_the_sandwich_learns_too(designs: list[ArchSpec], data: TokenData, tmp_path: Path, clock: Clock) -> None:
-    recipe = dataclasses.replace(RECIPE, distil=0.5)
-    result = run(designs, data, tmp_path, clock, budget=2.0, recipe=recipe)
-    assert result.loss < 0.9 * math.log2(300) / data.bytes_per_token
 
 
 def test_training_goes_on_from_given_weights(
