@@ -23,8 +23,9 @@ from scipy.sparse.linalg import LinearOperator, cg
 from chipwise.core.arrays import Float64Array
 from chipwise.core.statistics import conformal_half_width
 from chipwise.errors import SpecError
+from chipwise.predict.graphs.npu_chips import CHIPS, chip_named
 from chipwise.predict.whole_runs import phone_models, phone_parts
-from chipwise.predict.whole_runs.phone_parts import CHIPS, PartRun, chip_named, constants, part_law
+from chipwise.predict.whole_runs.phone_parts import PartRun, constants, part_law
 from chipwise.predict.whole_runs.sums import Constants, value_of
 from chipwise_fitting.score import Row
 from chipwise_fitting.sums_fit import Design

@@ -39,6 +39,7 @@ START = {
     "other.activations": 1.0,
     "other.pass": math.log(1e-3),
 }
+NOISE = 0.05  # of a run, as a logarithm
 SAME_MODEL = 0.1  # logarithm of FLOPs over those that timm counted: beyond it a row's sizes are not the whole model
 STYLES = ("True", "False")
 MOST_TOKENS = 5000  # beyond it the columns of a hybrid count a stem's pixels as tokens
@@ -167,7 +168,7 @@ def fit(tables: Path, out: Path, *, progress: Callable[[str], None]) -> str:
     file = table_in(tables, FILE)
     runs = with_laws(read(file), file)
     progress(f"{len(runs)} runs of {len({run.model for run in runs})} models")
-    found = fit_runs(runs, Fit(prior=prior, noise=0.05), source=SOURCE, splits={"model": 10})
+    found = fit_runs(runs, Fit(prior=prior, noise=NOISE), source=SOURCE, splits={"model": 10})
     write_constants(found, out / vision.DATA.name)
     constants.cache_clear()
     return f"vision: {len(runs)} runs"

@@ -24,6 +24,7 @@ from chipwise.predict.cost.model import Predicted, per_second
 from chipwise.predict.cost.whole_run import RunEstimate
 from chipwise.predict.graphs.explanation import LAYOUT, GraphExplanation, explained
 from chipwise.predict.graphs.law import Speeds, law
+from chipwise.predict.graphs.npus import Npu, npu_of
 from chipwise.predict.graphs.pricing import RUNTIME, Chip, OpTime, by_sheet, estimate_on, setting_of, timed
 
 PROFILE_S = 900.0  # most seconds of the profiling process
@@ -178,7 +179,7 @@ def explain_graph(
     with tempfile.TemporaryDirectory(prefix="chipwise-") as room:
         fixed = Path(room) / "fixed.onnx"
         graph = reading.read_graph(path, shapes, values, fixed_to=fixed)
-        chip = _chip(device, graph, weights=weights, runtime=runtime, threads=threads)
+        chip = _own_chip(graph, weights=weights, runtime=runtime, threads=threads)
         feed = Path(room) / "feed.npz"
         running.write_arrays(feed, running.feed_for(fixed, {}, {}, None))
         request = {"model": str(fixed), "feed": str(feed), "threads": threads, "folder": room, "timed": True}
@@ -262,13 +263,21 @@ def measured_operators(
 
 def _chip(
     device: str | Path | DeviceProfile, graph: Graph, *, weights: str | None, runtime: str | None, threads: int
-) -> Chip:
-    """The chip as the law sees it; this machine's speeds are measured."""
+) -> Chip | Npu:
+    """The chip as the law sees it."""
     if not is_here(device):
         if threads != 1:
             raise InputError("threads: only applies to this machine; name cores, such as core-i7-13700k:4-cores")
-        sheet = device if isinstance(device, DeviceProfile) else datasheet.load(str(device))
-        return by_sheet(sheet, graph, weights)
+        named = device if isinstance(device, DeviceProfile) else str(device)
+        npu = npu_of(named, graph, runtime=runtime, weights=weights)
+        if npu is not None:
+            return npu
+        return by_sheet(datasheet.load(named) if isinstance(named, str) else named, graph, weights)
+    return _own_chip(graph, weights=weights, runtime=runtime, threads=threads)
+
+
+def _own_chip(graph: Graph, *, weights: str | None, runtime: str | None, threads: int) -> Chip:
+    """This machine as the law sees it; its speeds are measured."""
     if weights is not None and weights != graph.dtype:
         raise SpecError(f"this file computes in {graph.dtype} here; chipwise quantize writes others", field="weights")
     if runtime is not None and runtime.lower() not in OWN_RUNTIMES:

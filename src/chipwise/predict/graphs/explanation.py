@@ -12,6 +12,7 @@ from chipwise.errors import counted
 from chipwise.model.graphs.graph import PRODUCTS, Graph
 from chipwise.predict.cost.whole_run import RunEstimate
 from chipwise.predict.graphs.law import law
+from chipwise.predict.graphs.npus import Npu, NpuPrices
 from chipwise.predict.graphs.pricing import Chip, OpTime, operators_on
 from chipwise.predict.served.picture_changes import Change
 
@@ -45,7 +46,7 @@ class GraphExplanation(Result):
 
 
 def explained(
-    graph: Graph, chip: Chip, estimate: RunEstimate, measured: Sequence[OpTime] | None = None
+    graph: Graph, chip: Chip | Npu, estimate: RunEstimate, measured: Sequence[OpTime] | None = None
 ) -> GraphExplanation:
     """Explains ``estimate``.
 
@@ -90,7 +91,7 @@ def modules_of(operators: Sequence[OpTime]) -> dict[str, float]:
     return named | ({"other modules": rest} if rest > 0.005 else {})
 
 
-def _gains(graph: Graph, chip: Chip, operators: Sequence[OpTime]) -> Iterator[Change]:
+def _gains(graph: Graph, chip: Chip | Npu, operators: Sequence[OpTime]) -> Iterator[Change]:
     """What each change alone would gain: less time of one class, or another number format."""
     whole = sum(each.seconds or 0.0 for each in operators)
     spare: dict[str, float] = defaultdict(float)
@@ -116,8 +117,13 @@ def _gains(graph: Graph, chip: Chip, operators: Sequence[OpTime]) -> Iterator[Ch
     yield from _narrower(graph, chip, operators, whole)
 
 
-def _narrower(graph: Graph, chip: Chip, operators: Sequence[OpTime], whole: float) -> Iterator[Change]:
+def _narrower(graph: Graph, chip: Chip | Npu, operators: Sequence[OpTime], whole: float) -> Iterator[Change]:
     """8-bit products, priced by the law."""
+    if isinstance(chip, Npu):
+        times = NpuPrices(chip).graph_s(graph) / NpuPrices(replace(chip, precision="w8a8")).graph_s(graph)
+        if chip.precision == "float" and times >= LEAST:
+            yield Change(what="8-bit weights and activations (w8a8)", times=times, why="predicted by the law")
+        return
     if chip.dtype in ("int8", "int4") or chip.speeds.peak("int8") <= chip.speeds.peak(chip.dtype):
         return
     saved = 0.0

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from chipwise.hardware.datasheet import DeviceProfile
@@ -11,6 +11,7 @@ from chipwise.predict.cost.model import Bound, Predicted, per_second
 from chipwise.predict.cost.whole_run import RunEstimate
 from chipwise.predict.graphs.chips import share_of_bytes, speeds_of
 from chipwise.predict.graphs.law import Speeds, law
+from chipwise.predict.graphs.npus import Npu, NpuPrices
 
 RUNTIME = "onnxruntime"
 
@@ -61,21 +62,32 @@ def by_sheet(sheet: DeviceProfile, graph: Graph, weights: str | None) -> Chip:
     )
 
 
-def operators_on(graph: Graph, chip: Chip) -> tuple[OpTime, ...]:
+def operators_on(graph: Graph, chip: Chip | Npu) -> tuple[OpTime, ...]:
     """Each operator with its predicted seconds, in the graph's order."""
+    if isinstance(chip, Npu):
+        prices = NpuPrices(chip)
+        return tuple(_op_time(op, causes := prices.causes(op), _seconds_of(op, causes), None) for op in graph.ops)
     return tuple(timed(op, chip, _seconds(op, chip)) for op in graph.ops)
 
 
 def timed(op: GraphOp, chip: Chip, seconds: float | None) -> OpTime:
     """An operator with its ``seconds`` on a chip, and the bound."""
-    limit_s, bound = None, None
+    limit_s = None
+    causes: dict[Bound, float] = {}
     if op.flops is not None and op.kind != "view":
         compute_s = op.runs * op.flops / chip.speeds.peak(op.dtype)
         memory_s = op.runs * op.bytes * chip.shrink / chip.speeds.bytes_per_s
         launch_s = op.runs * law().node_s(chip.speeds)
         limit_s = max(compute_s, memory_s)
         causes = {Bound.COMPUTE: compute_s, Bound.MEMORY: memory_s, Bound.LAUNCH: launch_s}
-        bound = max(causes, key=lambda cause: causes[cause])
+    return _op_time(op, causes, seconds, limit_s)
+
+
+def _seconds_of(op: GraphOp, causes: Mapping[Bound, float]) -> float | None:
+    return None if op.flops is None else sum(causes.values())
+
+
+def _op_time(op: GraphOp, causes: Mapping[Bound, float], seconds: float | None, limit_s: float | None) -> OpTime:
     return OpTime(
         name=op.name,
         op_type=op.op_type,
@@ -85,7 +97,7 @@ def timed(op: GraphOp, chip: Chip, seconds: float | None) -> OpTime:
         flops=None if op.flops is None else op.flops * op.runs,
         bytes=None if op.flops is None else op.bytes * op.runs,
         limit_s=limit_s,
-        bound=bound,
+        bound=max(causes, key=lambda cause: causes[cause]) if causes else None,
     )
 
 
@@ -98,21 +110,28 @@ def _seconds(op: GraphOp, chip: Chip) -> float | None:
     return law().seconds_of(op, speeds)
 
 
-def estimate_on(graph: Graph, chip: Chip, *, runtime: str | None = None) -> RunEstimate:
+def estimate_on(graph: Graph, chip: Chip | Npu, *, runtime: str | None = None) -> RunEstimate:
     """Seconds of one pass of ``graph`` on a chip, with the 90 % interval."""
     operators = operators_on(graph, chip)
-    seconds = law().pass_s(chip.speeds) + sum(each.seconds or 0.0 for each in operators)
-    halfwidth = law().halfwidth if chip.fitted else law().unfitted_halfwidth
+    notes: tuple[str, ...]
+    if isinstance(chip, Npu):
+        name, runtime, dtype, halfwidth = chip.title, chip.runtime, chip.precision, chip.halfwidth
+        pass_s, notes = NpuPrices(chip).pass_s(), (chip.note,)
+    else:
+        name, dtype, pass_s = chip.name, chip.dtype, law().pass_s(chip.speeds)
+        halfwidth = law().halfwidth if chip.fitted else law().unfitted_halfwidth
+        notes = (*_fitted(chip, runtime), *chip.notes)
+    seconds = pass_s + sum(each.seconds or 0.0 for each in operators)
     # what cannot be counted takes time as well, so there is no interval
     latency = Predicted.around(seconds, None if graph.uncounted else halfwidth)
     return RunEstimate(
         model=graph.path,
-        setting=setting_of(graph, chip.dtype),
-        device=chip.name,
+        setting=setting_of(graph, dtype),
+        device=name,
         runtime=runtime or RUNTIME,
         metrics={"latency_s": latency, "runs_per_s": per_second(latency)},
         provenance="predicted (law by class of operator)",
-        notes=(*_fitted(chip, runtime), *chip.notes, *graph.notes),
+        notes=(*notes, *graph.notes),
         parameters={"all": graph.parameters},
         shares=_shares(operators, seconds),
     )

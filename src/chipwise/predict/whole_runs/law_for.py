@@ -8,9 +8,9 @@ from typing import Literal
 from chipwise.errors import UnknownName
 from chipwise.hardware import datasheet
 from chipwise.model.published import families
+from chipwise.predict.graphs.npu_chips import CHIPS
 from chipwise.predict.whole_runs.diffusion import known_name
 from chipwise.predict.whole_runs.phone_models import model_called
-from chipwise.predict.whole_runs.phone_parts import CHIPS
 
 WholeRunLaw = Literal["pictures", "parts"]
 

@@ -20,7 +20,8 @@ from chipwise.hardware import datasheet
 from chipwise.hardware.datasheet import DeviceProfile
 from chipwise.predict.cost.model import Predicted
 from chipwise.predict.cost.whole_run import RunEstimate
-from chipwise.predict.whole_runs.phone_parts import CHIPS, PartRun, chip_named, constants, part_law
+from chipwise.predict.graphs.npu_chips import CHIPS, chip_named
+from chipwise.predict.whole_runs.phone_parts import PartRun, constants, part_law
 from chipwise.predict.whole_runs.sums import value_of
 
 DATA = Path(__file__).parents[1] / "data" / "phone_models.json.gz"

@@ -14,82 +14,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from chipwise.predict.graphs.npu_chips import Chip, chip_named
 from chipwise.predict.whole_runs.sums import Amount, Constants, Law, Terms, load, named
 
 DATA = Path(__file__).parents[1] / "data" / "phones.json.gz"
 USUAL_S, USUAL_LAYERS = 0.01, 500.0  # assumed for a part whose work is unknown
 GMACS_A_SECOND, MPARAMS_A_SECOND, MSCORES_A_SECOND = 2000.0, 20000.0, 4300.0  # rates of an NPU of 2022 in 16-bit floats
 LAYER_S = 1.5e-6
-
-
-@dataclass(frozen=True, slots=True)
-class Chip:
-    """A chip, described by its NPU generation (Hexagon architecture version) and product class."""
-
-    name: str
-    npu: str
-    market: str
-
-
-# Qualcomm AI Hub's list of devices and Qualcomm's product briefs.
-CHIPS: Mapping[str, Chip] = {
-    "samsung galaxy s21": Chip("snapdragon-888", "v68", "phone"),
-    "samsung galaxy s22": Chip("snapdragon-8-gen-1", "v69", "phone"),
-    "snapdragon xr2 gen 2": Chip("snapdragon-8-gen-1", "v69", "phone"),
-    "samsung galaxy tab s8": Chip("snapdragon-8-gen-1", "v69", "phone"),
-    "xiaomi 12": Chip("snapdragon-8-gen-1", "v69", "phone"),
-    "snapdragon 8 gen 1": Chip("snapdragon-8-gen-1", "v69", "phone"),
-    "samsung galaxy s23": Chip("snapdragon-8-gen-2", "v73", "phone"),
-    "snapdragon 8 gen 2": Chip("snapdragon-8-gen-2", "v73", "phone"),
-    "snapdragon 8+ gen 1": Chip("snapdragon-8-gen-1", "v69", "phone"),
-    "snapdragon-8-plus-gen-1": Chip("snapdragon-8-gen-1", "v69", "phone"),
-    "snapdragon-x-plus": Chip("snapdragon-x-elite", "v73", "laptop"),
-    "qcs8550": Chip("snapdragon-8-gen-2", "v73", "phone"),
-    "qcs8450": Chip("snapdragon-8-gen-1", "v69", "phone"),
-    "samsung galaxy s24": Chip("snapdragon-8-gen-3", "v75", "phone"),
-    "snapdragon 8 gen 3": Chip("snapdragon-8-gen-3", "v75", "phone"),
-    "samsung galaxy s25": Chip("snapdragon-8-elite", "v79", "phone"),
-    "snapdragon 8 elite qrd": Chip("snapdragon-8-elite", "v79", "phone"),
-    "dragonwing q-8750": Chip("snapdragon-8-elite", "v79", "phone"),
-    "samsung galaxy s26": Chip("snapdragon-8-elite-gen-5", "v81", "phone"),
-    "snapdragon 8 elite gen 5": Chip("snapdragon-8-elite-gen-5", "v81", "phone"),
-    "snapdragon 8 elite gen 6": Chip("snapdragon-8-elite-gen-6", "v81", "phone"),
-    "snapdragon 8 elite extreme gen 6": Chip("snapdragon-8-elite-extreme-gen-6", "v81", "phone"),
-    "snapdragon x elite": Chip("snapdragon-x-elite", "v73", "laptop"),
-    "snapdragon x plus": Chip("snapdragon-x-elite", "v73", "laptop"),
-    "dragonwing iq-x7181": Chip("snapdragon-x-elite", "v73", "laptop"),
-    "dragonwing iq-x5121": Chip("snapdragon-x-elite", "v73", "laptop"),
-    "snapdragon x2 elite": Chip("snapdragon-x2-elite", "v81", "laptop"),
-    "dragonwing iq-9075": Chip("qcs9075", "v73 car", "car"),
-    "qcs9075": Chip("qcs9075", "v73 car", "car"),
-    "sa8775p": Chip("sa8775p", "v73 car", "car"),
-    "sa8255p": Chip("sa8775p", "v73 car", "car"),
-    "sa8650p": Chip("sa8775p", "v73 car", "car"),
-    "sa8295p": Chip("sa8295p", "v69", "car"),
-    "sa7255p": Chip("sa7255p", "v73 small", "small"),
-    "arduino ventuno q": Chip("qcs8275", "v73 car", "car"),
-    "qcs8275": Chip("qcs8275", "v73 car", "car"),
-    "dragonwing iq-8275": Chip("qcs8275", "v73 car", "car"),
-    "snapdragon 7 gen 4": Chip("snapdragon-7-gen-4", "v73 small", "small"),
-    "dragonwing q-7790": Chip("snapdragon-7-gen-4", "v73 small", "small"),
-    "dragonwing q-6690": Chip("dragonwing-q-6690", "v73 smallest", "small"),
-    "dragonwing rb3 gen 2": Chip("qcs6490", "v73 small", "small"),
-    "qcs6490": Chip("qcs6490", "v73 small", "small"),
-}
-
-
-def chip_named(device: str) -> Chip:
-    """The chip of a device in AI Hub's list or of a data sheet; an unknown name gives a new chip."""
-    low = device.lower()
-    found = [known for known in CHIPS if known in low]
-    if found:
-        return CHIPS[max(found, key=len)]
-    sheets = {_squeezed(chip.name): chip for chip in CHIPS.values()}
-    return sheets.get(_squeezed(low.partition(":")[0])) or Chip(low, "unknown", "unknown")
-
-
-def _squeezed(name: str) -> str:
-    return re.sub(r"[^a-z0-9]", "", name)
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from chipwise.predict.whole_runs.phone_parts import PartRun, chip_named, constants, part_law
+from chipwise.predict.graphs.npu_chips import chip_named
+from chipwise.predict.whole_runs.phone_parts import PartRun, constants, part_law
 from chipwise.predict.whole_runs.sums import value_of
 
 

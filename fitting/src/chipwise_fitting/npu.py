@@ -1,0 +1,265 @@
+"""Files on Qualcomm's NPUs: reading AI Hub's table, fitting the law by class of operator, predicting what was left out.
+
+The works of the table's models (``data/npu_works.csv.gz``) are counted from public architectures by
+``benchmarks/phone_files.py``. Errors are logarithms with heavy tails, and each model in a number format weighs the
+same, however many chips it ran on. A family is a line of architectures, such as all ResNets.
+"""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import io
+import json
+import math
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from chipwise.core.arrays import Float64Array
+from chipwise.core.statistics import conformal_half_width
+from chipwise.errors import SpecError
+from chipwise.predict.graphs import npu_law
+from chipwise.predict.graphs.npu_chips import Chip, chip_named
+from chipwise.predict.graphs.npus import RUNTIMES
+from chipwise.predict.whole_runs.sums import Amount, Law
+from chipwise_fitting.npu_taught import Result, terms_by_results
+from chipwise_fitting.sums_fit import Design, Fit
+from chipwise_fitting.table_runs import number, packed_rows, table_in
+
+FILE = "phones.csv.gz"
+WORKS = Path(__file__).parent / "data" / "npu_works.csv.gz"
+SOURCE = "published runs of Qualcomm AI Hub (qai-hub-models 0.65.0, BSD-3-Clause)"
+NEEDED = ("model", "component", "precision", "device", "runtime", "ms")
+PRECISIONS = ("float", "w8a16", "w8a8")
+NOISE = 0.1  # of a model, as a logarithm
+PER_MODEL = 4.0  # runs that a model in one number format counts for
+STEPS, REFINED = 30, 6  # of a fit; of one without some runs, from the fit to all
+DEVIATION = {
+    "runtime": (0.2, 0.2),  # in one number format; there in one kind of rate
+    "chip": (0.5, 0.25, 0.1),  # as a whole; in one kind of rate or one number format; in both
+}
+RATE_DEVIATION = {"": 1.5, "float": 0.3, "w8a16": 0.3, "w8a8": 1.0}
+"""Of a rate from its nominal value; in one number format: products take 1.0 in all, 8-bit activations in all rates."""
+PRODUCTS = ("conv", "pointwise", "matmul", "product", "weights", "batched")
+RESULTS = 5  # that a chip which nobody measured is taught by
+DRAWS = 8  # of such results, for each chip and format
+Mask = npt.NDArray[np.bool_]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Work:
+    """Amounts of work of a model, by number format."""
+
+    family: str
+    amounts: dict[str, dict[str, float]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NpuRun:
+    """A row of the table whose model's work is known."""
+
+    row_id: str
+    model: str
+    family: str
+    precision: str
+    runtime: str
+    chip: Chip
+    seconds: float
+    amounts: dict[str, float]
+
+    @property
+    def setting(self) -> tuple[str, str, str, str]:
+        """What equal rows have in common."""
+        return self.model, self.precision, self.runtime, self.chip.name
+
+
+def works(path: Path = WORKS) -> dict[str, Work]:
+    """The works of models, by ``model`` or ``model|part`` in lower case."""
+    found: dict[str, Work] = {}
+    for row in csv.DictReader(io.StringIO(gzip.decompress(path.read_bytes()).decode())):
+        own = found.setdefault(row["model"], Work(family=row["family"], amounts={}))
+        own.amounts[row["precision"]] = json.loads(row["amounts"])
+    return found
+
+
+def name_of(model: str, component: str) -> tuple[str, str]:
+    """Names under which a row's work may be known: of the part, and of the whole model."""
+    whole = model.removesuffix("_quantized")
+    for line in ("opus_mt", "intern3_5_vl"):
+        whole = line if whole.startswith(line) else whole
+    return f"{whole}|{component.lower()}", whole
+
+
+def read(path: Path) -> list[NpuRun]:
+    """Rows on NPUs in the fit's formats and runtimes whose model's work is known.
+
+    Raises:
+        SpecError: The table cannot be read, lacks a column, or has no such row.
+    """
+    known = works()
+    found = list(_runs(packed_rows(path, NEEDED), known))
+    if not found:
+        raise SpecError("holds no run whose model's work is known", file=str(path))
+    return found
+
+
+def _runs(rows: Sequence[dict[str, str]], known: dict[str, Work]) -> Iterator[NpuRun]:
+    for row in rows:
+        milliseconds, runtime = number(row["ms"]), RUNTIMES.get(row["runtime"])
+        name = next((name for name in name_of(row["model"], row["component"]) if name in known), None)
+        if name is None or milliseconds is None or runtime is None or row.get("unit", "NPU") != "NPU":
+            continue
+        if row["precision"] in PRECISIONS:
+            yield NpuRun(
+                row_id=row.get("row_id", ""),
+                model=name,
+                family=known[name].family,
+                precision=row["precision"],
+                runtime=runtime,
+                chip=chip_named(row["device"]),
+                seconds=milliseconds / 1e3,
+                amounts=known[name].amounts[row["precision"]],
+            )
+
+
+def law_of(run: NpuRun) -> Law:
+    """The summands of a run."""
+    return tuple(
+        Amount(
+            amount * npu_law.NOMINAL_S[name],
+            place,
+            tuple((term, 1.0) for term in npu_law.terms_of(name, run.chip, run.runtime, run.precision)),
+        )
+        for place, (name, amount) in enumerate(run.amounts.items())
+    )
+
+
+def prior(name: str) -> tuple[float, float]:
+    """Where a term starts, and how far it is expected to be from there."""
+    kind, *levels = name.split("|")
+    if kind not in DEVIATION:
+        product = bool(levels) and kind.startswith(PRODUCTS)
+        return 0.0, RATE_DEVIATION["w8a8" if product else "".join(levels)]
+    depth = len(levels) - (2 if kind == "runtime" else 1)
+    return 0.0, DEVIATION[kind][depth]
+
+
+class Fitted:
+    """A fit to all runs, and fits that leave some out."""
+
+    def __init__(self, runs: Sequence[NpuRun]) -> None:
+        firsts: dict[tuple[str, str, str, str], NpuRun] = {}
+        for run in runs:
+            firsts.setdefault(run.setting, run)
+        self.runs = list(firsts.values())  # one of equal settings: devices with one chip hardly differ
+        counts = Counter((run.model, run.precision) for run in self.runs)
+        self._weights = np.array([PER_MODEL / counts[run.model, run.precision] for run in self.runs])
+        self._fit = Fit(prior=prior, noise=NOISE)
+        self._held = Design.of([law_of(run) for run in self.runs], [run.seconds for run in self.runs])
+        self.theta = self._fit.descend(self._held, self._weights, steps=STEPS)
+
+    def terms(self, theta: Float64Array) -> dict[str, float]:
+        """The terms that ship."""
+        pairs = zip(self._held.names, theta, strict=True)
+        return {name: round(float(v), 3) for name, v in pairs if abs(v) >= 0.001}
+
+    def without(self, left_out: Mask) -> Float64Array:
+        """The terms of a fit without some runs."""
+        return self._fit.descend(self._held, self._weights * ~left_out, self.theta, steps=REFINED)
+
+    def misses(self, theta: Float64Array) -> Float64Array:
+        """log(predicted / measured) of every run."""
+        return np.asarray(self._held.predicted(theta)[0] - self._held.measured)
+
+    def left_out(self, kind: str) -> Float64Array:
+        """log(predicted / measured) of every run by a fit without its ``family`` or its ``chip``."""
+        groups = np.array([run.family if kind == "family" else run.chip.name for run in self.runs])
+        missed = np.empty(len(self.runs))
+        for group in sorted(set(groups)):
+            out = groups == group
+            missed[out] = self.misses(self.without(out))[out]
+        return missed
+
+    def after_results(self, *, seed: int = 0) -> tuple[Float64Array, list[int]]:
+        """What a fit without a run's chip misses once that chip is taught by :data:`RESULTS` other models.
+
+        Returns:
+            log(predicted / measured), and the place of the run of each; runs come once for each draw of results in
+            their number format. The models of the results are not predicted.
+        """
+        random = np.random.default_rng(seed)
+        missed: list[float] = []
+        places: list[int] = []
+        for chip in sorted({run.chip.name for run in self.runs}):
+            own = [place for place, run in enumerate(self.runs) if run.chip.name == chip]
+            theta = self.without(np.isin(np.arange(len(self.runs)), own))
+            terms = self.terms(theta)
+            for precision in PRECISIONS:
+                there = [place for place in own if self.runs[place].precision == precision]
+                models = sorted({self.runs[place].model for place in there})
+                if len(models) < 2 * RESULTS:
+                    continue
+                for _ in range(DRAWS):
+                    chosen = set(random.permutation(models)[:RESULTS])
+                    given = [place for place in there if self.runs[place].model in chosen]
+                    firsts = {self.runs[place].model: place for place in random.permutation(given)}
+                    results = [_result(self.runs[place]) for place in firsts.values()]
+                    taught = terms_by_results(self.runs[own[0]].chip, results, terms)
+                    for place in there:
+                        if self.runs[place].model not in chosen:
+                            seconds = seconds_of(self.runs[place], {**terms, **taught})
+                            missed.append(math.log(seconds / self.runs[place].seconds))
+                            places.append(place)
+        return np.array(missed), places
+
+
+def _result(run: NpuRun) -> Result:
+    return Result(amounts=run.amounts, runtime=run.runtime, precision=run.precision, seconds=run.seconds)
+
+
+def seconds_of(run: NpuRun, terms: Mapping[str, float]) -> float:
+    """Seconds of a run with these terms."""
+    rates = npu_law.rates(terms, run.chip, run.runtime, run.precision)
+    return sum(amount * rates[name] for name, amount in run.amounts.items())
+
+
+def fit(tables: Path, out: Path, *, progress: Callable[[str], None]) -> str:
+    """Fits to the table and writes ``npu_law.json``.
+
+    Raises:
+        SpecError: The table holds no run of a model whose work is known.
+    """
+    fitted = Fitted(read(table_in(tables, FILE)))
+    models = {run.model for run in fitted.runs}
+    progress(f"{len(fitted.runs)} runs of {len(models)} models in {len({run.family for run in fitted.runs})} families")
+    family, chip = fitted.left_out("family"), fitted.left_out("chip")
+    found = {
+        "terms": fitted.terms(fitted.theta),
+        "halfwidths": half_widths(fitted.runs, family, chip),
+        "chips": sorted({run.chip.name for run in fitted.runs}),
+        "models": len(models),
+        "source": f"{SOURCE}: {len(models)} models on {len({run.chip.name for run in fitted.runs})} chips",
+    }
+    text = json.dumps(found, indent=1) + "\n"
+    (out / npu_law.DATA.name).write_text(text, encoding="utf-8")
+    npu_law.law.cache_clear()
+    return f"npu: {len(fitted.runs)} runs, {len(fitted.terms(fitted.theta))} terms"
+
+
+def half_widths(runs: Sequence[NpuRun], family: Float64Array, chip: Float64Array) -> dict[str, float]:
+    """Half-widths that held nine in ten, by situation and number format; a new chip adds to a new family."""
+    found = {}
+    for precision in PRECISIONS:
+        own = np.array([run.precision == precision for run in runs])
+        if not own.any():
+            continue
+        new = conformal_half_width(family[own])
+        found[f"family|{precision}"] = round(new, 3)
+        # the chip's own share: what leaving it out adds to the misses of the models' terms
+        found[f"chip|{precision}"] = round(max(new, math.hypot(new, conformal_half_width((chip - family)[own]))), 3)
+    return found

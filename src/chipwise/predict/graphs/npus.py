@@ -1,0 +1,123 @@
+"""ONNX files on Qualcomm's NPUs: which chip, runtime and number format, and what of it was fitted."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from chipwise.errors import UnknownName
+from chipwise.hardware import datasheet
+from chipwise.hardware.datasheet import DeviceProfile
+from chipwise.model.graphs.graph import Graph, GraphOp
+from chipwise.predict.cost.model import Bound
+from chipwise.predict.graphs import npu_law
+from chipwise.predict.graphs.npu_chips import CHIPS, Chip, chip_named
+
+RUNTIMES: Mapping[str, str] = {
+    **dict.fromkeys(("qnn", "qnn_dlc", "qnn_context_binary", "onnxruntime-qnn", "precompiled_qnn_onnx"), "qnn"),
+    **dict.fromkeys(("onnx", "onnxruntime", "ort"), "onnx"),
+    **dict.fromkeys(("tflite", "litert"), "tflite"),
+}
+"""Runtimes of the fit, by their common names."""
+PRECISIONS: Mapping[str, str] = {
+    **dict.fromkeys(("float", "fp16", "fp32", "bf16", "fp64"), "float"),
+    **dict.fromkeys(("w8a8", "int8", "uint8"), "w8a8"),
+    **dict.fromkeys(("w4a16", "int4"), "w4a16"),
+    "w8a16": "w8a16",
+}
+"""Number formats of ``npu_law.WIDTHS``, by their common names."""
+BOUNDS = {"flops": Bound.COMPUTE, "values": Bound.COMPUTE, "bytes": Bound.MEMORY, "calls": Bound.LAUNCH}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Npu:
+    """An NPU with a runtime and a number format, as the law sees it."""
+
+    chip: Chip
+    title: str  # of the device, with its part
+    runtime: str
+    precision: str
+
+    @property
+    def rates(self) -> Mapping[str, float]:
+        """Seconds for each unit of an amount."""
+        return npu_law.rates(npu_law.law().terms, self.chip, self.runtime, self.precision)
+
+    @property
+    def fitted(self) -> bool:
+        """Whether published runs of the chip are in the fit."""
+        return self.chip.name in npu_law.law().chips
+
+    @property
+    def halfwidth(self) -> float:
+        """Half of the 90 % interval, as a logarithm."""
+        situation = "family" if self.fitted else "chip"
+        widths = npu_law.law().halfwidths
+        return widths.get(f"{situation}|{self.precision}", max(widths.values()))
+
+    @property
+    def note(self) -> str:
+        """What of the question was fitted."""
+        law = npu_law.law()
+        absent = [] if self.fitted else [f"the chip ({self.title})"]
+        absent += [] if f"family|{self.precision}" in law.halfwidths else [f"the format ({self.precision})"]
+        told = f"the law was fitted to {law.source}"
+        if absent:
+            return f"{told}; not fitted: {', '.join(absent)}, so the interval is wide"
+        return f"{told}; the chip, the runtime ({self.runtime}) and the format ({self.precision}) were fitted"
+
+
+class NpuPrices:
+    """Seconds of operators on one NPU."""
+
+    def __init__(self, npu: Npu) -> None:
+        self.npu, self._rates = npu, npu.rates
+
+    def causes(self, op: GraphOp) -> dict[Bound, float]:
+        """Seconds of all runs of an operator by what bounds them."""
+        found: dict[Bound, float] = {}
+        for name, amount in npu_law.amounts_of(op, self.npu.precision).items():
+            cause = BOUNDS[name.rpartition(" ")[2]]
+            found[cause] = found.get(cause, 0.0) + amount * self._rates[name]
+        return found
+
+    def pass_s(self) -> float:
+        """Seconds of a pass without operators."""
+        return self._rates[npu_law.PASS]
+
+    def graph_s(self, graph: Graph) -> float:
+        """Seconds of a pass."""
+        return self.pass_s() + sum(sum(self.causes(op).values()) for op in graph.ops)
+
+
+def npu_of(device: str | DeviceProfile, graph: Graph, *, runtime: str | None, weights: str | None) -> Npu | None:
+    """The NPU that runs ``graph`` on a device; None if the device has no NPU of Qualcomm's, or another part is named.
+
+    Args:
+        device: A data sheet, a name, or a device in AI Hub's list.
+        graph: The graph.
+        runtime: One of ``RUNTIMES``. Default: QNN.
+        weights: One of ``PRECISIONS``. Default: the graph's own format.
+
+    Raises:
+        UnknownName: The runtime or the number format is unknown.
+    """
+    name = device if isinstance(device, str) else device.name
+    whole, _, part = name.partition(":")
+    if part.strip().lower() not in ("", "npu"):
+        return None
+    sheet = device if not isinstance(device, str) else None
+    title = whole.strip()
+    if sheet is None and title.lower() not in CHIPS:
+        sheet = datasheet.load(whole)
+    if sheet is not None:
+        if sheet.vendor != "Qualcomm" or not any(engine.part == "npu" for engine in sheet.engines):
+            return None
+        title = sheet.name.partition(":")[0]
+    stack = RUNTIMES.get((runtime or "qnn").strip().lower())
+    if stack is None:
+        raise UnknownName("runtime of NPUs", runtime or "", RUNTIMES)
+    precision = PRECISIONS.get((weights or graph.dtype).strip().lower())
+    if precision is None:
+        raise UnknownName("number format of NPUs", weights or graph.dtype, PRECISIONS)
+    return Npu(chip=chip_named(title), title=f"{title}:npu", runtime=stack, precision=precision)
