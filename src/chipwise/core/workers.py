@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, NoReturn, TypeVar
 
-from chipwise.errors import ChipwiseError, WorkerError
+from chipwise.errors import ChipwiseError, MeasurementError, WorkerError
 
 Message = dict[str, Any]
 Request = TypeVar("Request", bound=Mapping[str, object])
@@ -289,6 +289,19 @@ def ask_once(
     reply = _parsed(answer)
     if not reply:
         raise WorkerError(f"the {name} gave an unreadable answer: {answer[:100]!r}")
+    return reply
+
+
+def answer_of(module: str, request: Mapping[str, object], *, timeout_s: float, name: str) -> Message:
+    """The reply of ``python -m module``, which uses :func:`answer_once`, to ``request``.
+
+    Raises:
+        WorkerError: See :func:`ask_once`.
+        MeasurementError: The reply is an error.
+    """
+    reply = ask_once([sys.executable, "-m", module], request, timeout_s=timeout_s, name=name)
+    if "error" in reply:
+        raise MeasurementError(str(reply["error"]))
     return reply
 
 

@@ -6,7 +6,6 @@ Runs in child processes, because a graph can crash the runtime.
 from __future__ import annotations
 
 import json
-import os
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -18,6 +17,7 @@ import onnxruntime as ort
 
 from chipwise.core.alternation import SETTLED, alternating_s
 from chipwise.core.arrays import AnyArray, Float64Array
+from chipwise.core.workers import Message, answer_once
 from chipwise.deploy.graphs.inputs import Feed, read_arrays
 from chipwise.deploy.runtimes.onnx_session import open_file, session_options
 from chipwise.errors import MeasurementError
@@ -141,11 +141,8 @@ def _shapes(told: Sequence[dict[str, list[int]]]) -> list[list[int]]:
     return [shape for item in told for shape in item.values()]
 
 
-def main() -> None:
-    """Profiles the graph that a request on standard input names; prints its operators, and times of passes, as JSON."""
-    request = json.load(sys.stdin)
-    reply_to = os.dup(1)
-    os.dup2(2, 1)  # output of the runtime must not mix with the reply
+def profiled(request: Message) -> Message:
+    """Operators, and times of passes if they are wanted, of the graph that ``request`` names."""
     feed, folder = read_arrays(request["feed"]), Path(request["folder"])
     path, threads, external = request["model"], request["threads"], request.get("external")
     pass_s = []
@@ -153,10 +150,8 @@ def main() -> None:
         session = opened(path, threads=threads, external=external)
         outputs(session, feed, path)
         pass_s = pass_times_s(session, feed, threads=threads)
-    rows = profile(path, feed, threads=threads, folder=folder, external=external)
-    with os.fdopen(reply_to, "w", encoding="utf-8") as stream:
-        json.dump({"rows": rows, "pass_s": pass_s}, stream)
+    return {"rows": profile(path, feed, threads=threads, folder=folder, external=external), "pass_s": pass_s}
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(answer_once(profiled))

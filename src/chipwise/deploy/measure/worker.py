@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import gc
 import itertools
-import json
 import os
 import resource
 import signal
@@ -21,11 +20,12 @@ from pathlib import Path
 import numpy as np
 
 from chipwise.core.arrays import AnyArray
+from chipwise.core.workers import answer_once
 from chipwise.deploy.measure import sensors
 from chipwise.deploy.measure.messages import Reply, Request
 from chipwise.deploy.measure.reference_work import REFERENCE_PROMPT, REFERENCE_STEPS, ReferenceWork
 from chipwise.deploy.runtimes import RUNTIMES, Elsewhere, Facts, Session, clock_of
-from chipwise.errors import ChipwiseError, MeasurementError, MissingExtra
+from chipwise.errors import MeasurementError, MissingExtra
 from chipwise.hardware.detect import detect
 
 _FIRST_CYCLES = 2  # never timed, because of loading and first memory accesses
@@ -35,21 +35,20 @@ _STEADY = 0.03  # relative difference between two windows of warm-up that counts
 
 def main() -> int:
     """Reads the request, measures, prints the reply."""
-    request: Request = json.load(sys.stdin)
+    return answer_once(answer)
+
+
+def answer(request: Request) -> Reply:
+    """As :func:`run`; out of memory and a missing runtime are replies, too."""
     # Ends this process if its parent is gone. (With a limit on CPU time, the CPU clock would advance in steps of 4 ms.)
     signal.alarm(request["cpu_limit_s"])
-    reply_to = os.dup(1)
-    os.dup2(2, 1)  # output of the runtime must not mix with the reply
     try:
-        reply: Reply = run(request)
+        return run(request)
     except MemoryError:
         limit = request["memory_limit_bytes"]
-        reply = {"error": "out of memory" + (f" (limit {limit / 1e6:.0f} MB)" if limit else "")}
-    except ChipwiseError as error:
-        reply = {"error": str(error), "lacks": isinstance(error, MissingExtra)}
-    with os.fdopen(reply_to, "w") as stream:
-        json.dump(reply, stream)
-    return 0
+        return {"error": "out of memory" + (f" (limit {limit / 1e6:.0f} MB)" if limit else "")}
+    except MissingExtra as error:
+        return {"error": str(error), "lacks": True}
 
 
 def run(request: Request) -> Reply:

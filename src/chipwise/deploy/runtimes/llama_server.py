@@ -19,7 +19,7 @@ import numpy as np
 
 from chipwise.core.arrays import Float32Array
 from chipwise.core.digest import plain
-from chipwise.core.workers import Message, answer_once, ask_once
+from chipwise.core.workers import Message, answer_of, answer_once
 from chipwise.errors import MeasurementError, MissingExtra
 
 CACHES = {"f32": "GGML_TYPE_F32", "f16": "GGML_TYPE_F16", "q8_0": "GGML_TYPE_Q8_0", "q4_0": "GGML_TYPE_Q4_0"}
@@ -180,10 +180,7 @@ def ask(
         "new": new,
         "cache": cache,
     }
-    reply: Message = ask_once([sys.executable, "-m", __name__], request, timeout_s=TIMEOUT_S, name="llama.cpp")
-    if "error" in reply:
-        raise MeasurementError(str(reply["error"]))
-    found: Answer = plain(reply)
+    found: Answer = plain(answer_of(__name__, request, timeout_s=TIMEOUT_S, name="llama.cpp"))
     return found
 
 

@@ -17,7 +17,7 @@ from typing import NamedTuple, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from chipwise.core.workers import Message, answer_once, ask_once
+from chipwise.core.workers import Message, answer_of, answer_once
 from chipwise.deploy.runtimes.llama_server import LlamaServer
 from chipwise.errors import MeasurementError
 
@@ -52,9 +52,7 @@ def file_times(
     """
     held = list(caches or ["f16"] * len(files))
     request = {"files": [str(file) for file in files], "caches": held, "depth": depth, "rounds": rounds}
-    reply = ask_once([sys.executable, "-m", __name__], request, timeout_s=_TIMEOUT_S, name="llama.cpp")
-    if "error" in reply:
-        raise MeasurementError(str(reply["error"]))
+    reply = answer_of(__name__, request, timeout_s=_TIMEOUT_S, name="llama.cpp")
     return [FileTimes(*map(float, each)) for each in reply["seconds"]]
 
 

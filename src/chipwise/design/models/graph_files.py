@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import sys
 import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -11,7 +10,7 @@ from pathlib import Path
 from chipwise.core.extras import require
 from chipwise.core.results import ResultTable
 from chipwise.core.statistics import percentile_interval
-from chipwise.core.workers import ask_once
+from chipwise.core.workers import answer_of
 from chipwise.deploy import graphs as running
 from chipwise.design.models.this_machine import is_here
 from chipwise.errors import ChipwiseError, InputError, SpecError, Unsupported, counted
@@ -184,8 +183,7 @@ def explain_graph(
         running.write_arrays(feed, running.feed_for(fixed, {}, {}, None))
         request = {"model": str(fixed), "feed": str(feed), "threads": threads, "folder": room, "timed": True}
         request["external"] = str(Path(path).absolute().parent)
-        command = [sys.executable, "-m", "chipwise.deploy.graphs.sessions"]
-        told = ask_once(command, request, timeout_s=PROFILE_S, name="profile")
+        told = answer_of("chipwise.deploy.graphs.sessions", request, timeout_s=PROFILE_S, name="profile")
     pass_s = percentile_interval(told["pass_s"], 0.5, confidence=0.9)
     operators = measured_operators(graph, chip, told["rows"], pass_s.value)
     latency = Predicted(value=pass_s.value, low=pass_s.low, high=pass_s.high)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -10,7 +9,7 @@ from pathlib import Path
 
 from chipwise.core.fields import later
 from chipwise.core.results import Result
-from chipwise.core.workers import ask_once
+from chipwise.core.workers import answer_of
 from chipwise.deploy.calibrate.efficiency import Efficiency, efficiency
 from chipwise.deploy.export import exporters
 from chipwise.deploy.export.exporters import check_memory, suffix_of
@@ -284,9 +283,9 @@ def _measure_graph(path: Path, feed: Feed, *, threads: int, keep: bool, profile:
         )
         if not profile:
             return found
-        command = [sys.executable, "-m", "chipwise.deploy.graphs.sessions"]
         request = {"model": str(path.resolve()), "feed": str(file), "threads": threads, "folder": room}
-        return replace(found, profile=tuple(ask_once(command, request, timeout_s=PROFILE_S)["rows"]))
+        told = answer_of("chipwise.deploy.graphs.sessions", request, timeout_s=PROFILE_S, name="profile")
+        return replace(found, profile=tuple(told["rows"]))
 
 
 def _saturated(path: Path, found: Measurement) -> tuple[str, ...]:
