@@ -32,9 +32,11 @@ COMMANDS = {  # in this order, in one folder; quotation marks as in a shell
     "init agent": "init agent",
     "init phone": "init phone",
     "init ranking": "init ranking",
+    "init vision": "init vision",
     "search": "search smoke.yaml",
     "space": "space smoke.yaml",
     "space phone": "space phone.yaml",
+    "space vision": "space vision.yaml",
     "space ranking": "space ranking.yaml",
     "gptq": "export runs/smoke --to onnx --weights int4 --method gptq --out smoke-int4",
     "onnx": "export runs/smoke --to onnx --out smoke-onnx",
@@ -46,7 +48,6 @@ COMMANDS = {  # in this order, in one folder; quotation marks as in a shell
     "mixture": "estimate mistralai/Mixtral-8x7B-v0.1 --device h100-sxm --tp 2 --ep 2",
     "tpu": f"estimate {LLAMA} --device tpu-v4",
     "phone": f"estimate {SMALL} --device snapdragon-8-elite --prompt 64 --prompt-p99 900 --new 64",
-    "video": "explain google/vit-base-patch16-224 --device jetson-agx-orin",
     "trtllm": f"estimate {LLAMA} --device h100-sxm --runtime trtllm --weights fp8",
     "own": f'estimate {LLAMA} --device rtx-4090 --buy list --electricity "0.30 USD/kWh"',
     "explain": f"explain {LLAMA} --device a100-sxm-80gb --prompt 2000 --batch 16 --all",
@@ -210,7 +211,7 @@ PROMISES = (
     Promise(70, "The cheapest graph for an answer.", "plan", r"\$\S+ per million output tokens",
             "sizes that people deploy in searches"),
     Promise(71, "Images, speech, diffusion.", "diffusion", r"image +\S+ \S+|\d\S* s", "trained sizes are small"),
-    Promise(72, "Video in real time on one device.", "video", r"TTFT \S+ .?s", "frames per second as a limit"),
+    Promise(72, "Video in real time on one device.", "space vision", r"fps .*", "a task whose input is a video"),
     Promise(73, "Agents that see, think and act in time.", "agent", r"a turn takes \S+ s \(.*?\), P99 \S+ s",
             "calls in parallel, and images answered token by token"),
     Promise(74, "Four questions about every model: which chip, how fast, what price, made for it or not.", "search",
@@ -265,7 +266,7 @@ def run_all(wanted: set[str]) -> dict[str, str]:
 def before(name: str) -> list[str]:
     """The commands that write the files which the command ``name`` reads."""
     files = re.findall(r"[\w/]+\.(?:yaml|json)|runs/smoke", COMMANDS[name])
-    writers = {f"{stem}.yaml": f"init {stem}" for stem in ("smoke", "agent", "phone", "ranking")}
+    writers = {f"{stem}.yaml": f"init {stem}" for stem in ("smoke", "agent", "phone", "ranking", "vision")}
     writers |= {"runs/smoke": COMMANDS["search"], "plan.json": COMMANDS["plan"]}
     found = [writers[file] for file in files if file in writers and writers[file] != COMMANDS[name]]
     return found + ([COMMANDS["init smoke"]] if COMMANDS["search"] in found else [])

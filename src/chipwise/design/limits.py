@@ -26,9 +26,18 @@ def _real_time(costs: Mapping[str, Any], request: Request) -> Any | None:
     return None if ttft_s is None or request.sound_s is None else ttft_s / request.sound_s
 
 
+def _frames_per_s(costs: Mapping[str, Any], request: Request) -> Any | None:
+    """Frames of one stream per second: the images of a request over the seconds of its pass."""
+    ttft_s = costs.get("ttft_p50")
+    return None if ttft_s is None or request.frames is None else request.frames / ttft_s
+
+
 DERIVED = {
     each.name: each
-    for each in (Metric(name="rtf", title="real-time factor", short="RTF", of=_real_time, requires="sound"),)
+    for each in (
+        Metric(name="rtf", title="real-time factor", short="RTF", of=_real_time, requires="sound"),
+        Metric(name="fps", title="frames per second", short="frames/s", of=_frames_per_s, requires="image"),
+    )
 }
 """Metrics derived from other costs of a request."""
 METRICS: dict[str, str] = {  # costs: name -> kind of unit; a task's own metric is not a cost
@@ -68,7 +77,7 @@ PER_TOKEN = (
 TIMED = frozenset({"ttft_p50", "ttft_p99", *PER_TOKEN, *DERIVED, *SPENDING})
 """Metrics whose measurement other processes on the machine disturb."""
 MEASURED_METRICS = frozenset({"ttft_p50", "ttft_p99", "tpot_p50", "tpot_p99", "peak_memory"})
-MORE_IS_BETTER = frozenset({"throughput", *USED})
+MORE_IS_BETTER = frozenset({"throughput", "fps", *USED})
 _LESS_IS_BETTER = ("time", "bytes", "energy", "token_price")  # kinds of units for which lower is better
 LIMITS_ONLY = {"tpot_sustained": "tpot_p50: minimize"}  # metric -> the objective to use instead
 TASK_METRICS: dict[str, str] = {"accuracy": "share", "spearman": "count"}  # metrics of tasks: ``metric@task``
@@ -327,7 +336,8 @@ def parse_objectives(
             raise SpecError(f"{written!r} is not a direction; write minimize or maximize", field=f"{field}.{metric}")
         if metric in MORE_IS_BETTER and direction == "minimize":
             raise SpecError("more is better; write maximize", field=f"{field}.{metric}")
-        if (METRICS.get(metric) in _LESS_IS_BETTER or metric in DERIVED) and direction == "maximize":
+        less = METRICS.get(metric) in _LESS_IS_BETTER or metric in DERIVED.keys() - MORE_IS_BETTER
+        if less and direction == "maximize":
             raise SpecError("less is better; write minimize", field=f"{field}.{metric}")
         found.append(Objective(metric=metric, direction=direction))
     return tuple(found)
@@ -340,9 +350,10 @@ def derived(costs: Mapping[str, Any], request: Request) -> dict[str, Any]:
 
 
 def derived_intervals(intervals: Mapping[str, Sequence[float | None]], request: Request) -> dict[str, Any]:
-    """Derived metrics of values and of both interval ends; None if an end is unknown."""
+    """Derived metrics of values and of both interval ends; None if an end is unknown. Rates fall when times rise."""
     ends = [derived(dict(zip(intervals, each, strict=True)), request) for each in zip(*intervals.values(), strict=True)]
-    return {name: [each.get(name) for each in ends] for name in DERIVED if any(name in each for each in ends)}
+    found = {name: [each.get(name) for each in ends] for name in DERIVED if any(name in each for each in ends)}
+    return {name: each[:-2] + each[:-3:-1] if name in MORE_IS_BETTER else each for name, each in found.items()}
 
 
 def broken(constraints: Iterable[Constraint], values: Mapping[str, float]) -> list[Constraint]:

@@ -302,7 +302,11 @@ def _metrics(
 ) -> tuple[Metrics, Predict, str | None]:
     if device is not None:
         sheet, served = _served(device, runtime, target)
-        priced = SheetTarget(space, sheet, served=served, workload=workload, seed=seed, energy=True, used=True)
+        energy = not space.spec.kind.one_pass
+        priced = SheetTarget(
+            space, sheet, served=served, workload=workload, seed=seed, energy=energy, used=True,
+            ambient_c=target.ambient_c,
+        )  # fmt: skip
         return priced.metrics, priced.predict, f"{sheet.title}, {served.runtime} (predicted, as chipwise estimate does)"
     if profile is not None and profile.exists():
         machine = MachineProfile.load(profile)

@@ -14,7 +14,7 @@ from chipwise.core.arrays import Float64Array
 from chipwise.core.statistics import Z90, nnls
 from chipwise.deploy.teach.machine import teach_rows
 from chipwise.deploy.teach.observations import MeasuredRow
-from chipwise.design.limits import POWER_METRICS, USED, Constraint, Objective
+from chipwise.design.limits import POWER_METRICS, USED, Constraint, Objective, derived, derived_intervals
 from chipwise.design.prices.price_table import Costs, PriceTable
 from chipwise.design.run.folder import RunFolder
 from chipwise.design.run.spec import RunSpec, TargetSpec
@@ -262,7 +262,7 @@ class SheetTarget(Benched):
             "peak_memory": costs.peak_memory_bytes * self._learnt.factor("peak_memory"),
             "parameters": costs.parameters,
         }
-        return found | {"ttft_p99": self._ratio("ttft_p99") * median_s}
+        return found | {"ttft_p99": self._ratio("ttft_p99") * median_s} | derived(found, self._space.spec)
 
     def _ratio(self, name: str) -> float:
         """P99 / P50: measured on the device, else that of measured runs."""
@@ -284,6 +284,7 @@ class SheetTarget(Benched):
         count = float(design.arch.parameters())
         known["parameters"] = (count, count, count)
         if self._one_pass:
+            known |= derived_intervals({"ttft_p50": known["ttft_p50"]}, self._space.spec)
             return {metric: list(bounds) for metric, bounds in known.items()}
         each = [
             {} if ttft is None or tpot is None else spent(ttft, tpot, workload, self._rates)

@@ -235,6 +235,11 @@ class ArchSpec(Trunk, Result, Stored):
         """Seconds of sound in a request; None for models without an audio input in seconds."""
         return self.first_stem.seconds_heard
 
+    @property
+    def frames(self) -> int | None:
+        """Images in a request; None for models that do not read an image at a time."""
+        return {"image": 1}.get(self.reads)
+
     def hearing(self, seconds: float) -> ArchSpec:
         """A copy whose requests have ``seconds`` of sound.
 

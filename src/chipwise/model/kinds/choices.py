@@ -70,6 +70,11 @@ class Choices(ABC):
         return None
 
     @property
+    def frames(self) -> int | None:
+        """Images in a request; None if it holds none."""
+        return None
+
+    @property
     def off_sheets(self) -> str:
         """Why data sheets cannot price these models; empty if they can."""
         return ""

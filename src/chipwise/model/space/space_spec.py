@@ -202,6 +202,11 @@ class SpaceSpec:
         """Seconds of sound in a request; None if it holds none."""
         return self.kind.seconds
 
+    @property
+    def frames(self) -> int | None:
+        """Images in a request; None if it holds none."""
+        return self.kind.frames
+
     def _read_own(self, own: Choices) -> None:
         """For kinds other than text decoders: sets fixed fields, and adds conditions that follow from sizes."""
         given = list(self._given)

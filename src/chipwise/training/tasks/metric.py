@@ -17,6 +17,11 @@ class Request(Protocol):
         """Seconds of sound in the request; None without sound."""
         ...
 
+    @property
+    def frames(self) -> int | None:
+        """Images in the request; None without images."""
+        ...
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Metric:

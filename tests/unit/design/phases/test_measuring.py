@@ -301,7 +301,7 @@ def test_notes_of_a_measurement_by_hand(monkeypatch, final: bool, seconds: float
     for name in ("metric", "corrected", "settled"):
         monkeypatch.setattr(measuring.Measurement, name, getattr(Taken, name))
     rates = Rates(usd_per_s=2.0)
-    found = measuring.measurement_notes(Taken(), rates, final=final, request=SimpleNamespace(sound_s=0.5))  # type: ignore[arg-type]
+    found = measuring.measurement_notes(Taken(), rates, final=final, request=SimpleNamespace(sound_s=0.5, frames=None))  # type: ignore[arg-type]
     assert found["measured"]["tpot_p50"] == seconds
     assert "ttft_p99" not in found["measured"]
     metered = spent(seconds, seconds, SPEC.workload, Rates(power_w=15.0, usd_per_s=2.0))

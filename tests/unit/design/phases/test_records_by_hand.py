@@ -263,7 +263,7 @@ def test_what_is_noted_of_a_measurement(monkeypatch: pytest.MonkeyPatch) -> None
     )
     found.clean = False
     assert measuring.measurement_notes(found, rates, final=True)["final"] is False
-    heard = measuring.measurement_notes(found, rates, final=False, request=SimpleNamespace(sound_s=2.0))
+    heard = measuring.measurement_notes(found, rates, final=False, request=SimpleNamespace(sound_s=2.0, frames=None))
     assert heard["measured_bounds"]["rtf"] == [1.5, 3.0]
     assert heard["measured"]["rtf"] == pytest.approx(4.0 / 2.0)
 

@@ -122,7 +122,21 @@ def test_without_tasks_no_floor_makes_sense_and_where_any_may_be_all_are_read() 
 @pytest.mark.parametrize(("sound_s", "expected"), [(None, {}), (2.0, {"rtf": 0.25}), (0.25, {"rtf": 2.0})])
 def test_the_real_time_factor_is_of_a_second_of_sound(sound_s: float | None, expected: dict[str, float]) -> None:
     """A cost that follows from another one; its bounds follow from that one's, and what is unknown stays so."""
-    request = SimpleNamespace(sound_s=sound_s)
+    request = SimpleNamespace(sound_s=sound_s, frames=None)
     assert derived({"ttft_p50": 0.5, "peak_memory": 1e6}, request) == expected
     bounds = derived_intervals({"ttft_p50": [0.5, None], "ttft_p99": [0.6, None]}, request)
     assert bounds == {name: [value, None] for name, value in expected.items()}
+
+
+def test_frames_per_second_rise_when_times_fall() -> None:
+    """A frame of 20 ms (10 to 40) gives 50 frames a second (25 to 100)."""
+    request = SimpleNamespace(sound_s=None, frames=1)
+    assert derived({"ttft_p50": 0.02}, request) == {"fps": 50}
+    assert derived_intervals({"ttft_p50": [0.02, 0.01, 0.04]}, request)["fps"] == pytest.approx([50, 25, 100])
+    assert derived_intervals({"ttft_p50": [0.01, 0.04]}, request)["fps"] == pytest.approx([25, 100])
+    (limit,) = parse_constraints({"fps": ">= 30"})
+    assert limit.holds(50)
+    assert not limit.holds(25)
+    with pytest.raises(SpecError, match="more is better; write maximize"):
+        parse_objectives({"fps": "minimize"})
+    assert parse_objectives({"fps": "maximize"})[0].direction == "maximize"

@@ -168,6 +168,11 @@ class ImageSpace(Choices):
         return (*IMAGE_CHOICES, *positions, *denoisers, *solver, *shift, *latents, *guided, *questions, *image_in)
 
     @property
+    def frames(self) -> int | None:
+        """One image; None for signals, and for images that are generated in steps."""
+        return 1 if self.seconds is None and not self.steps else None
+
+    @property
     def seconds(self) -> float | None:
         """Seconds of a signal, whose frames are 10 ms apart; None for images."""
         return self.size / FRAMES_PER_S if self.axes == 1 else None

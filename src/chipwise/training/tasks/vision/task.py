@@ -37,6 +37,7 @@ VISION = Task(
         curve="nats per image",
         verb="tells images apart",
         reference="vision transformer in the proportions of DeiT",
+        derived=("fps",),
         load=LOAD,
     ),
     law=LAW,
