@@ -101,7 +101,6 @@ def train_alone(name: str, seed: int, file: Path, work: Path) -> list[dict[str, 
         seed=seed,
         folder=work / f"{name}-{seed}",
         recipe=Recipe(**task.recipe),
-        precision="bf16",
     )
     weights = load_file(result.weights)
     store = TokenStore(load_corpus(spec.data, base=spec.folder), work / "corpus", spec.space.vocab_size)

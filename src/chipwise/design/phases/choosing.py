@@ -10,7 +10,7 @@ most to the front. Times matter only as objectives or limits: the quality model 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -31,7 +31,8 @@ from chipwise.errors import ChipwiseError, SpecError
 from chipwise.model.kinds.denoiser.denoiser import UNGUIDED
 from chipwise.model.kinds.image.choices import GUIDANCE, SHIFT, SOLVER
 from chipwise.model.space.search_space import Rows, SearchSpace
-from chipwise.training.laws.scaling import START, Law, fit_law, fit_pace
+from chipwise.training.laws.operators import NOTHING_KNOWN, Operator, OperatorPrior
+from chipwise.training.laws.scaling import PACE, START, Law, Pace, fit_law, fit_pace
 
 DRAWN = ("steps", SOLVER, SHIFT, GUIDANCE)  # choices of image generation
 SERVED = ("weights", *DRAWN)  # choices that need no training of their own
@@ -125,6 +126,7 @@ class Chooser:
         in_tokens: Whether it is in tokens instead of seconds.
         bytes_per_token: Bytes of training data per position for the designs of rows, (n,).
         law: Prior law of the loss by size and data.
+        operators: What is known of operators.
         seed: Random seed.
     """
 
@@ -142,11 +144,12 @@ class Chooser:
         in_tokens: bool = False,
         bytes_per_token: Callable[[Rows], Float64Array],
         law: Law = START,
+        operators: OperatorPrior = NOTHING_KNOWN,
         seed: int,
     ) -> None:
         self._space, self._metrics, self._limits, self._seed = space, metrics, limits, seed
         self._final, self._in_tokens, self._bytes_per_token = final, in_tokens, bytes_per_token
-        self._start = law
+        self._start, self._operators = law, operators
         self.problem = make_problem(space, metrics, goals, limits)
         self._counted = self._counted_problem()
         rng = np.random.default_rng([seed, 7])
@@ -192,7 +195,7 @@ class Chooser:
         if len(near) < FEWEST_ALIKE:  # limits leave hardly any of that size
             self._like = None
             return
-        self.pool = near[np.argsort(self._differences(near, row), kind="stable")]
+        self.pool = near[np.lexsort((self._differences(near, row), self._worth(near)))]
 
     def _differences(self, rows: Rows, row: Rows) -> NDArray[np.int64]:
         """Number of choices in which each of ``rows`` differs from ``row``; a choice of layers counts once, (n,)."""
@@ -440,19 +443,56 @@ class Chooser:
         seen = np.array([item.row for item in observations], dtype=np.int64).reshape(-1, len(self._space.genes))
         tokens = np.array([item.tokens for item in observations], float)
         layers, head = self._sizes(seen)
-        pace = fit_pace(layers, head, tokens / np.array([item.spent for item in observations]))
-        factor = self._start.of_passes
-        losses = self._losses(observations) / factor(self._space.equal_steps(seen))
+        spent = np.array([item.spent for item in observations]) / self._slower(seen)
+        pace = fit_pace(layers, head, tokens / spent)
+        losses = self._losses(observations) / self._factor(seen, tokens)
         law = fit_law(layers, head, tokens * self._bytes_per_token(seen), losses, start=self._start)
 
         def loss(rows: Rows, tokens: Float64Array | None = None, *, budget: float | None = None) -> Float64Array:
             layers, head = self._sizes(rows)
             if tokens is None:
-                tokens = np.full(len(rows), budget or self._final)
-                tokens = tokens if self._in_tokens else tokens * pace.tokens_per_s(layers, head)
-            return law.loss(layers, head, tokens * self._bytes_per_token(rows)) * factor(self._space.equal_steps(rows))
+                tokens = self._full_tokens(rows, pace, budget)
+            return law.loss(layers, head, tokens * self._bytes_per_token(rows)) * self._factor(rows, tokens)
 
         return loss
+
+    def _factor(self, rows: Rows, tokens: Float64Array) -> Float64Array:
+        """Factor on the law's loss for the sampling steps and operators of ``rows`` after ``tokens``, (n,)."""
+        return self._start.of_passes(self._space.equal_steps(rows)) * np.exp(self._change(rows, tokens))
+
+    def _change(self, rows: Rows, tokens: Float64Array) -> Float64Array:
+        """Change of the ln loss after ``tokens`` by the operators of ``rows``, (n,)."""
+        total = np.zeros(len(rows))
+        for share, operator in self._known_operators(rows):
+            points, changes = np.log(list(operator.loss)), list(operator.loss.values())
+            total += share * np.interp(np.log(tokens), points, changes)
+        return total
+
+    def _slower(self, rows: Rows) -> Float64Array:
+        """Factor on the seconds per training token for the operators of ``rows``, (n,)."""
+        parts = [share * operator.seconds for share, operator in self._known_operators(rows)]
+        return np.exp(np.sum([np.zeros(len(rows)), *parts], axis=0))
+
+    def _known_operators(self, rows: Rows) -> Iterator[tuple[Float64Array, Operator]]:
+        """Each operator of the prior with the share of the layers of ``rows`` that have it, (n,)."""
+        active = self._space.active(rows)
+        for name in self._operators.operators.keys() & self._space.columns.keys():
+            columns = self._space.columns[name]
+            values = [str(value) for value in self._space.genes[columns[0]].values]
+            for value, operator in self._operators.operators[name].items():
+                if value in values:
+                    has = (rows[:, columns] == values.index(value)) & active[:, columns]
+                    yield has.sum(axis=1) / active[:, columns].sum(axis=1), operator
+
+    def _worth(self, rows: Rows) -> Float64Array:
+        """Change of the ln loss after a full training by the operators of ``rows``, (n,): slower ones read less."""
+        change = self._change(rows, self._full_tokens(rows, PACE))
+        return change if self._in_tokens else change + self._start.slope * np.log2(self._slower(rows))
+
+    def _full_tokens(self, rows: Rows, pace: Pace, budget: float | None = None) -> Float64Array:
+        """Tokens of a training of ``budget``, or of a full one, at a pace, (n,)."""
+        amount = np.full(len(rows), budget or self._final)
+        return amount if self._in_tokens else amount * pace.tokens_per_s(*self._sizes(rows)) / self._slower(rows)
 
     def _sizes(self, rows: Rows) -> tuple[Float64Array, Float64Array]:
         """Parameters of the layers and of the head, each (n,)."""

@@ -26,6 +26,7 @@ from chipwise.design.run.budget_spec import Allowance
 from chipwise.design.run.trials import Candidate, Predictions, Trials
 from chipwise.errors import ChipwiseError, Infeasible, SpecError
 from chipwise.model.space.search_space import Rows
+from chipwise.training.laws.operators import AGREEMENT, SPREAD
 
 ETA = 3.0
 DEEPEST = 2  # rungs before the last
@@ -34,10 +35,10 @@ BATCH_PER_WORKER = 2
 FEWEST = 3  # trainings before the quality model is used
 OVERHEAD = 1.3  # assumed cost of a second of training with validation and worker start, if the budget includes those
 LONG_OVERHEAD = 1.08  # the same for a training that takes most of the budget
-SPREAD = 0.03  # standard deviation of the ln of final losses of the designs that are trained first
-AGREEMENT = {9: 0.75, 27: 0.65, 54: 0.6}  # by divisor of a full training: correlation of ln loss then and at the end
 LEAST_FINAL = 0.2  # share of the whole budget that the only final training must be able to get
 MOST_FIRST = 64  # first trainings before the only final one
+LEAST_GAIN = 0.005  # of the ln loss, about what another seed changes: below it the first choice is trained at once
+MOST_TRIED = 6  # designs measured until one keeps the limits, if one is trained at once
 ALL_FAILED = "every candidate failed in training; the trials' reasons are in trials.csv"
 NONE_MEASURED = "no candidate that was trained could be measured; the trials' reasons are in trials.csv"
 
@@ -102,7 +103,7 @@ def plan_alone(
 
     More first trainings find a better design (the best of n lies ``spread`` times the agreement of short and final
     losses times the expected maximum of n below their mean), and leave less for its training. The plan has as many, and
-    as long ones, as gain most; none if longer training gains more.
+    as long ones, as gain most; none if longer training gains more, or nearly as much.
 
     Args:
         allowance: The budget of trainings.
@@ -119,7 +120,7 @@ def plan_alone(
         after = "calibration, measuring and tasks" if allowance.whole else "other trainings"
         needs = f"the {allowance.show(least)} that the winner's training needs; raise the budget"
         raise _too_little(allowance, training, after, needs)
-    best: float = 0.0
+    best = LEAST_GAIN
     plan: tuple[Rung, ...] = (Rung(budget=training, count=1),)
     for parts, correlation in agreement.items():
         for count in range(2, MOST_FIRST + 1):
@@ -218,6 +219,9 @@ class Halving:
         First, the reference designs get the same short training. The best of them is then trained in full alongside the
         first batch, so that later choices know the result of a full training.
         """
+        if self._at_once:
+            self._train_at_once()
+            return
         self._on_phase("first trainings")
         first, last = self._plan[0], len(self._plan) - 1
         untrained = sum(item.alive and not item.trained_to(0) for item in references)
@@ -250,6 +254,38 @@ class Halving:
             self._run([*full, *(Job(item, first.budget, 0) for item in unfinished)])
             full = []
 
+    @property
+    def _at_once(self) -> bool:
+        """Whether one design is trained for the whole budget without trainings that choose it."""
+        return self._allowance.alone and len(self._plan) == 1
+
+    def _train_at_once(self) -> bool:
+        """Gives all that is left to the most promising design that keeps the limits; False if there is none.
+
+        Designs are measured until one does; if none of ``MOST_TRIED`` does, the one that comes closest is trained.
+        """
+        if self._finished():
+            return False
+        self._on_phase("choosing the design")
+        while True:
+            tried = [item for item in self._candidates() if not item.rungs]
+            item = next((item for item in tried if self._keeps_limits(item)), None)
+            if item is not None:
+                break
+            taken = [item.row or () for item in self._candidates()]
+            rows = self._propose(1, self.observations(), taken) if len(tried) < MOST_TRIED else np.empty((0, 0), int)
+            if not len(rows):
+                alive = [item for item in map(self._fresh, tried) if item.alive]
+                if not alive:
+                    return False
+                item = min(alive, key=self._measurer.beyond)
+                break
+            self._note_beliefs([self._trials.add(rows[0], predicted=self._predict(rows))], rows)
+        self._give_the_rest()
+        self._on_phase(f"training of {self._allowance.show(self._plan[0].budget)}")
+        self.train([self._fresh(item)], 0)
+        return True
+
     def promote(self, references: Sequence[Candidate]) -> tuple[list[Candidate], Candidate | None]:
         """Runs the rungs after the first.
 
@@ -266,9 +302,12 @@ class Halving:
             self._on_phase(f"trainings of {self._allowance.show(self._plan[rung].budget)}")
             self.train(self.chosen(rung), rung)
         finalists = self._finished()
-        while not finalists and last and self._allowance.alone and self._left() > self._allowance.shortest:
-            self._give_the_rest()
-            self.train(self.chosen(last), last)  # the only final training failed: the next design gets what is left
+        while not finalists and self._allowance.alone and self._left() > self._allowance.shortest:
+            if last:
+                self._give_the_rest()
+                self.train(self.chosen(last), last)  # the only final training failed: the next design gets the rest
+            elif not self._train_at_once():
+                break
             finalists = self._finished()
         if not finalists:
             raise Infeasible(ALL_FAILED)
@@ -286,7 +325,7 @@ class Halving:
     def _give_the_rest(self) -> None:
         """Gives the only final training all that is left once that is known, and again if that training failed."""
         study, left = self._trials.study, self._left()
-        failed = sum(item.notes.promoted > 0 and not item.alive for item in self._candidates())
+        failed = sum((item.notes.promoted > 0 or self._at_once) and not item.alive for item in self._candidates())
         if study.memory.get("rest") == failed or not math.isfinite(left):
             return
         *before, last = self._plan

@@ -212,6 +212,7 @@ class Search(StoredRun):
             in_tokens=self.allowance.unit == "tokens",
             bytes_per_token=lambda rows: data.bytes_per_token(self.space, rows),
             law=spec.task_settings.law,
+            operators=spec.operators,
             seed=spec.seed,
         )
         if self.allowance.alone:

@@ -126,7 +126,14 @@ class RunBudget:
             return Rung(budget=min(*charges, last.budget / ETA), count=0), last
         if self._spec.quality.chosen == "proxy":
             return (Rung(budget=training, count=1),)
-        return plan_alone(self.allowance, training, slope=self._spec.task_settings.law.slope)
+        known = self._spec.operators
+        return plan_alone(
+            self.allowance,
+            training,
+            slope=self._spec.task_settings.law.slope,
+            spread=known.spread,
+            agreement=known.agreement,
+        )
 
 
 def measuring_s(total_s: float, *, by_matrix: bool = False) -> float:

@@ -38,6 +38,7 @@ from chipwise.predict.served.heat import USUAL_C, ambient_of, slowdown
 from chipwise.predict.served.prompt_spread import check_prompts
 from chipwise.training.evaluations.data import TASKS as EVALUATIONS
 from chipwise.training.evaluations.data import Kind
+from chipwise.training.laws.operators import NOTHING_KNOWN, OperatorPrior
 from chipwise.training.tasks.protocol import TASKS, Task
 from chipwise.training.trainers.train_spec import TrainSpec
 
@@ -360,6 +361,7 @@ class RunSpec:
     confidence: str | float = CONFIDENCE  # probability with which limits on predictions must hold
     prompt_p99: int | None = later(None)  # of prompts that vary; written workload: {prompt_tokens: {p50, p99}}
     quantiser: Literal["auto", "nearest", "searched", "gptq"] = later("auto")  # of the weights of finalists
+    prior: Literal["auto", "none"] = later("auto")  # none: operators are unknown before the run's own trainings
     seed: int = 0
     folder: str = "."  # folder of the run file, for relative data paths; not a field of the file
 
@@ -533,6 +535,11 @@ class RunSpec:
         """The task of the models."""
         found: Task = TASKS.load(self.task)
         return found
+
+    @property
+    def operators(self) -> OperatorPrior:
+        """What is known of operators before any training."""
+        return NOTHING_KNOWN if self.prior == "none" else self.task_settings.operators
 
     @property
     def limits_elsewhere(self) -> tuple[Constraint, ...]:

@@ -26,6 +26,7 @@ from chipwise.model.ops.workload import Workload
 from chipwise.model.space.search_space import Rows, SearchSpace
 from chipwise.model.space.space_spec import SpaceSpec
 from chipwise.training.data.dataset import DataFile, Split
+from chipwise.training.laws.operators import NOTHING_KNOWN, OperatorPrior
 from chipwise.training.laws.scaling import Law
 from chipwise.training.tasks.metric import Metric
 
@@ -166,6 +167,7 @@ class Task:
         data: ``module:class`` of the task's :class:`TaskData`, imported when a run opens it.
         report_sections: Builds the report sections from the output of :meth:`TaskData.samples`, which is stored in the
             record.
+        operators: What is known of operators before any training.
         per_matrix: Whether finalists get one format per matrix, chosen by measured time and loss, if the space has FP32
             and narrower formats.
     """
@@ -182,6 +184,7 @@ class Task:
     family: Callable[[Mapping[str, object]], Hashable]
     data: str
     report_sections: Callable[[Mapping[str, object]], Sequence[Section]]
+    operators: OperatorPrior = NOTHING_KNOWN
     per_matrix: bool = False
 
     def require_fit(self, workload: Workload, space: SpaceSpec) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from chipwise.training.laws import operators
 from chipwise.training.laws.scaling import START
 from chipwise.training.tasks.generation import LATENCY, beyond_context
 from chipwise.training.tasks.metric import BITS_PER_BYTE
@@ -15,6 +16,7 @@ TEXT = Task(
     latency_metric=LATENCY,
     labels=TaskLabels(),
     law=START,
+    operators=operators.TEXT,
     needs=Need(departures=beyond_context),
     defaults={},
     references=llama_proportions,
