@@ -13,13 +13,24 @@ from chipwise.design.targets.chance import Bounds, values_of
 from chipwise.model.arch.design import Design
 
 HEADROOM = 0.85  # share of a P99 limit that may be used before training, because tails vary from day to day
+MEMORY_HEADROOM = 0.995  # the same of a limit on memory: processes of one model differ by up to 0.4 MB of 80
 CLEARLY = 0.9  # an equally good design wins if it takes at most this share of the best one's time
 
 
 def within(limits: Iterable[Constraint], values: Mapping[str, float], *, headroom: float = 1.0) -> bool:
-    """Whether ``values`` keep all hard limits; limits on tails are multiplied by ``headroom``."""
-    strained = {name: value / headroom if name.endswith("_p99") else value for name, value in values.items()}
-    return not broken(limits, strained)
+    """Whether ``values`` keep all hard limits, of which only :func:`usable` shares may be used."""
+    return not broken(limits, {name: value / usable(name, headroom) for name, value in values.items()})
+
+
+def usable(metric: str, headroom: float) -> float:
+    """Share of a limit that may be used: ``headroom`` of tails, most of memory unless there is no headroom, else all.
+
+    Memory differs less between processes than times between days, but a design within the last half per cent of its
+    limit is chosen or refused by chance, and the sizes of a run's other designs follow the reference design's.
+    """
+    if metric.endswith("_p99"):
+        return headroom
+    return max(headroom, MEMORY_HEADROOM) if metric == "peak_memory" else 1.0
 
 
 def worst_excess(limits: Iterable[Constraint], values: Mapping[str, float]) -> float:

@@ -15,6 +15,7 @@ import numpy as np
 
 from chipwise.core.arrays import Float64Array
 from chipwise.design.limits import Constraint, Objective, is_cost, total_penalty
+from chipwise.design.phases.limits import usable
 from chipwise.design.run.trials import Candidate
 from chipwise.design.strategies.pareto import hypervolume, non_dominated
 from chipwise.design.targets.chance import Bounds, value_of
@@ -34,7 +35,7 @@ def worth_measuring(
         predicted: The predicted value of each metric with the bounds of its interval.
         limits: The hard limits.
         novelty: Novelty of the candidate for the cost model, 0 to 1.
-        headroom: Share of a limit on a tail that it may use.
+        headroom: Share of a limit on a tail that it may use; of memory see :func:`usable`.
     """
     if mode == "simulated":
         return None
@@ -42,7 +43,7 @@ def worth_measuring(
         return "every candidate is measured"
     for limit in limits:
         if limit.hard and limit.metric in predicted:
-            scale = headroom if limit.metric.endswith("_p99") else 1.0
+            scale = usable(limit.metric, headroom)
             _, low, high = predicted[limit.metric]
             if low is None or high is None:
                 return f"the chance that {limit.metric} {limit.text} holds is unknown"
