@@ -37,7 +37,7 @@ class BudgetSpec:
     ``cpu`` counts every phase where the search trains on this machine's cores: calibration, tokenisers, trainings,
     measurements. The others count trainings alone.
 
-    Without ``final``, the budget is for the model: short trainings choose one design, whose training gets the rest.
+    Without ``final``, the budget is for the model: one design is chosen, and its training gets the rest.
     With it, two or more finalists and the reference design are trained for exactly that much each, in the same unit.
     """
 
