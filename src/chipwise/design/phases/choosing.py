@@ -471,7 +471,7 @@ class Chooser:
     def _slower(self, rows: Rows) -> Float64Array:
         """Factor on the seconds per training token for the operators of ``rows``, (n,)."""
         parts = [share * operator.seconds for share, operator in self._known_operators(rows)]
-        return np.exp(np.sum([np.zeros(len(rows)), *parts], axis=0))
+        return np.asarray(np.exp(np.sum([np.zeros(len(rows)), *parts], axis=0)))
 
     def _known_operators(self, rows: Rows) -> Iterator[tuple[Float64Array, Operator]]:
         """Each operator of the prior with the share of the layers of ``rows`` that have it, (n,)."""
