@@ -280,7 +280,7 @@ class Halving:
                     return False
                 item = min(alive, key=self._measurer.beyond)
                 break
-            self._note_beliefs([self._trials.add(rows[0], predicted=self._predict(rows))], rows)
+            self._trials.add(rows[0], predicted=self._predict(rows))
         self._give_the_rest()
         self._on_phase(f"training of {self._allowance.show(self._plan[0].budget)}")
         self.train([self._fresh(item)], 0)
