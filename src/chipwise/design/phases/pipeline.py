@@ -248,7 +248,8 @@ class Search(StoredRun):
             return finalists, reference[0] if reference else None
         trained = () if self.allowance.alone else ready.references  # of a budget for one model none is left for them
         halving.explore(trained)
-        self._measure_candidates(ready)
+        if not (self.allowance.alone and len(ready.plan) == 1):  # else the only design was measured before its training
+            self._measure_candidates(ready)
         finalists, best = halving.promote(trained)
         if best is None:
             best = self._earlier_reference(ready)
