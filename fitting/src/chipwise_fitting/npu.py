@@ -43,7 +43,7 @@ DEVIATION = {
     "runtime": (0.2, 0.2),  # in one number format; there in one kind of rate
     "chip": (0.5, 0.25, 0.1),  # as a whole; in one kind of rate or one number format; in both
 }
-RATE_DEVIATION = {"": 1.5, "float": 0.3, "w8a16": 0.3, "w8a8": 1.0}
+RATE_DEVIATION = {"": 1.5, "float": 0.15, "w8a16": 0.15, "w8a8": 1.0}
 """Of a rate from its nominal value; in one number format: products take 1.0 in all, 8-bit activations in all rates."""
 PRODUCTS = ("conv", "pointwise", "matmul", "product", "weights", "batched")
 RESULTS = 5  # that a chip which nobody measured is taught by
