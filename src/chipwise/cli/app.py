@@ -121,7 +121,7 @@ for group, name, command, summary in (
     ("Serve", "simulate", simulate.command, "Simulate one arrangement under load."),
     ("Serve", "agent", agent.command, "Price an agent's loop against a time budget."),
     ("Serve", "bill", bill.command, "Bill a fleet month by month, rented and bought."),
-    ("Share", "export", export.command, "Write a model as GGUF, ONNX or a Hugging Face folder."),
+    ("Share", "export", export.command, "Write a model for llama.cpp, ONNX Runtime and others."),
     ("Share", "kit", kit.command, "Pack models to measure on another device."),
     ("Extend", "teach", teach.command, "Learn a machine from a table of measured models."),
     ("Extend", "fit", fitting.command("fit"), "Refine the cost models with measurements."),

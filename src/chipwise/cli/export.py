@@ -1,4 +1,4 @@
-"""``chipwise export``: writes a model for llama.cpp, ONNX Runtime, transformers or vLLM."""
+"""``chipwise export``: writes a model for llama.cpp, ONNX Runtime, OpenVINO, transformers, transformers.js or vLLM."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from chipwise.cli import show
 from chipwise.cli.output import print_table, put, say
 from chipwise.core import units
 from chipwise.core.layout import Column, Table
+from chipwise.errors import MissingExtra, Unsupported
 
 
 def command(
@@ -23,7 +24,8 @@ def command(
         str,
         typer.Option(
             "--to",
-            help="gguf (llama.cpp, Ollama), onnx (ONNX Runtime), hf (transformers) or compressed-tensors (vLLM).",
+            help="gguf (llama.cpp, Ollama), onnx (ONNX Runtime), openvino, transformers.js, hf (transformers) or "
+            "compressed-tensors (vLLM); or several, separated by commas.",
         ),
     ],
     weights: Annotated[
@@ -37,7 +39,8 @@ def command(
     out: Annotated[
         Path | None,
         typer.Option(
-            help="Folder to write: new, empty, or an earlier export. Default: NAME-TO, or RUN/export-TO for a run."
+            help="Folder to write: new, empty, or an earlier export; with several formats, it gets one for each. "
+            "Default: NAME-TO, or RUN/export-TO for a run."
         ),
     ] = None,
     verify: Annotated[
@@ -61,24 +64,46 @@ def command(
     Example: chipwise export smollm2 --to gguf --weights q4_0 writes smollm2-gguf/model.gguf with its tokenizer; then:
     llama-cli -m smollm2-gguf/model.gguf -p "The capital of France is"
 
-    Prints sizes, the format of each part, and how far the runtime's outputs differ from torch's, also in export.json.
+    Prints sizes, the format of each part, how far the runtime's outputs differ from torch's, and what was not run; also
+    in manifest.json. With several formats, those that lack a block are refused and the others are written.
     GGUF files are checked with llama.cpp from the package xllamacpp (pip install 'chipwise[all]').
     """
-    with show.waiting("exporting", quiet=as_json):
-        found = api.export(
-            model,
-            to=to,
-            weights=weights,
-            out=out,
-            verify=verify,
-            method=method,
-            data=data,
-            group=group,
-            symmetric=symmetric,
-        )
+    kinds = [kind.strip() for kind in to.split(",") if kind.strip()]
+    written, refused = [], {}
+    for kind in kinds or [to]:
+        try:
+            with show.waiting(f"exporting {kind}", quiet=as_json):
+                found = api.export(
+                    model,
+                    to=kind,
+                    weights=weights,
+                    out=out / kind if out is not None and len(kinds) > 1 else out,
+                    verify=verify,
+                    method=method,
+                    data=data,
+                    group=group,
+                    symmetric=symmetric,
+                )
+        except (Unsupported, MissingExtra) as error:
+            if len(kinds) == 1:
+                raise
+            refused[kind] = str(error)
+            continue
+        written.append(found)
+        if not as_json:
+            _print(found)
     if as_json:
-        show.json_of(found.to_dict())
-        return
+        several = {"written": [found.to_dict() for found in written], "refused": refused}
+        show.json_of(several if len(kinds) > 1 else written[0].to_dict())
+    else:
+        for kind, why in refused.items():
+            say(f"not written as {kind}: {why}")
+    if refused:
+        raise typer.Exit(1)
+
+
+def _print(found: api.Exported) -> None:
+    """Prints what was written and verified, and what was not."""
     heads = ("part", "layers", "format", "parameters", "size")
     right = ("parameters", "size")
     table = Table(title=found.headline(), columns=[Column(head=head, right=head in right) for head in heads])
@@ -92,7 +117,10 @@ def command(
         say(f"rounded by: {found.quantiser.text()}")
     for check in found.verified:
         say(f"verified: {check.text()}")
+    for what in found.unverified:
+        say(f"not verified: {what}")
     if found.sample:
         say(f"llama.cpp writes: {found.sample!r}")
     for note in found.notes:
         say(f"note: {note}")
+    put(f"run it: {found.run}")

@@ -30,6 +30,7 @@ from chipwise.deploy.export.layer_groups import groups_of
 from chipwise.deploy.export.onnx import random_weights
 from chipwise.deploy.export.sources import holding
 from chipwise.deploy.runtimes import llama_server
+from chipwise.deploy.runtimes.onnxruntime import OnnxRuntimeSession
 from chipwise.errors import ChipwiseError, InputError, StudyError, Unsupported
 from chipwise.model.arch.arch import ArchSpec, uniform
 from chipwise.model.arch.design import Design
@@ -63,13 +64,13 @@ def files(folder: Path) -> set[str]:
 @needs_llama
 def test_gguf_with_its_tokenizer_is_verified_by_llama_cpp(model, tmp_path) -> None:
     found = chipwise.export(model, to="gguf", weights="f32", out=tmp_path / "out")
-    assert files(tmp_path / "out") == {"model.gguf", "export.json"}
+    assert files(tmp_path / "out") == {"model.gguf", "manifest.json"}
     stored, original = found.verified
     assert (stored.against, original.against) == ("the weights as stored", "the original weights")
     assert stored.greatest <= 1e-5 * stored.largest
     assert found.sample
-    told = json.loads((tmp_path / "out" / "export.json").read_text())
-    assert told == {"schema": "chipwise.export/1", "version": chipwise.__version__, **found.to_dict()}
+    told = json.loads((tmp_path / "out" / "manifest.json").read_text())
+    assert told == {"schema": "chipwise.export/2", "version": chipwise.__version__, **found.to_dict()}
     back, weights = read(tmp_path / "out" / "model.gguf")
     assert back.weights == "fp32"
     for name, value in load_pretrained(model)[1].items():
@@ -171,7 +172,7 @@ def test_an_earlier_export_is_replaced_whole(model, tmp_path) -> None:
     out = tmp_path / "out"
     chipwise.export(model, to="onnx", out=out, verify=False)
     chipwise.export(model, to="gguf", out=out, verify=False)
-    assert files(out) == {"model.gguf", "export.json"}
+    assert files(out) == {"model.gguf", "manifest.json"}
     assert not list(tmp_path.glob(".out*"))
 
 
@@ -211,7 +212,7 @@ def test_a_block_that_gguf_lacks_is_named_with_what_holds_it(tmp_path) -> None:
     gelu = FeedForward(width=64, activation="gelu")
     arch = replace(ARCH, layers=(Layer(attention=Attention(heads=2, kv_heads=1, head_size=16), ffn=gelu),))
     folder = save_pretrained(arch, random_weights(arch, seed=0), None, tmp_path / "model")
-    assert holding(arch) == ["hf", "onnx", "compressed-tensors"]
+    assert holding(arch) == ["hf", "onnx", "openvino", "compressed-tensors", "transformers.js"]
     with pytest.raises(Unsupported, match=r"no feed-forward of gated gelu.*use --to hf or --to onnx"):
         chipwise.export(folder, to="gguf", out=tmp_path / "out")
 
@@ -234,14 +235,14 @@ def test_without_a_tokenizer_or_llama_cpp_the_file_says_so(model, tmp_path, monk
     (folder / "tokenizer.json").unlink()
     found = chipwise.export(folder, to="gguf", out=tmp_path / "out")
     assert "llama.cpp takes no text" in found.notes[0]
-    assert "not verified" in found.notes[-1]
+    assert (found.verified, found.unverified) == ((), ("llama.cpp cannot run a file without a tokenizer",))
     wordpiece = {"model": {"type": "WordPiece", "vocab": {"a": 0}}}
     (folder / "tokenizer.json").write_text(json.dumps(wordpiece))
     found = chipwise.export(folder, to="gguf", out=tmp_path / "out")
     assert "this one is WordPiece" in found.notes[0]
     monkeypatch.setattr(llama_server, "available", lambda: False)
     found = chipwise.export(model, to="gguf", out=tmp_path / "out")
-    assert found.notes == ("not verified: pip install 'chipwise[all]' brings llama.cpp (xllamacpp)",)
+    assert found.unverified == ("llama.cpp is not installed: pip install 'chipwise[all]' brings it (xllamacpp)",)
 
 
 def test_differences_by_pencil() -> None:
@@ -256,7 +257,9 @@ def test_the_command_prints_sizes_formats_and_checks(model, tmp_path) -> None:
     assert "token table and head" in shown
     assert "verified: ONNX Runtime" in shown
     told = json.loads(CliRunner().invoke(app, [*words, "--json"], catch_exceptions=False).output)
-    assert told["files"].keys() == {"model.onnx", "tokenizer.json"}
+    assert told["files"].keys() == {
+        *("model.onnx", "tokenizer.json", "tokenizer_config.json", "generation_config.json")
+    }
     assert "Example: chipwise export" in CliRunner().invoke(app, ["export", "--help"]).output
 
 
@@ -305,7 +308,7 @@ def test_the_quantiser_of_least_divergence_on_calibration_text_is_chosen(model, 
     assert found.quantiser.method == min(losses, key=losses.get)
     assert 0 < losses["gptq"] < losses["nearest"]
     assert all(seconds >= 0 for seconds in found.quantiser.cpu_s.values())
-    assert json.loads((tmp_path / "out" / "export.json").read_text())["quantiser"]["method"] == found.quantiser.method
+    assert json.loads((tmp_path / "out" / "manifest.json").read_text())["quantiser"]["method"] == found.quantiser.method
     asked = chipwise.export(model, to="onnx", weights="int4", out=tmp_path / "b", data=str(text), method="searched")
     assert asked.quantiser.method == "searched"
     assert asked.quantiser.losses == pytest.approx({name: losses[name] for name in ("nearest", "searched")}, rel=1e-4)
@@ -424,3 +427,73 @@ def test_a_winner_is_calibrated_on_the_data_of_its_run_and_rounded_to_nearest_wh
     assert any("the data of its run cannot be used" in note and "gone.txt" in note for note in gone.notes)
     with pytest.raises(ChipwiseError, match=r"gone\.txt"):
         chipwise.export(run, to="onnx", weights="int4", method="gptq", out=tmp_path / "c")
+
+
+@pytest.mark.parametrize(
+    ("to", "weights"), [(t, w) for t in ("openvino", "transformers.js") for w in ("fp32", "int8", "int4")]
+)
+def test_other_runtimes_take_the_same_steps_as_torch(model, tmp_path, to, weights) -> None:
+    if to == "openvino":
+        pytest.importorskip("openvino", reason="openvino comes with chipwise[openvino]")
+    found = chipwise.export(model, to=to, weights=weights, out=tmp_path / "out")
+    (check,) = found.verified
+    (peer,) = chipwise.export(model, to="onnx", weights=weights, out=tmp_path / "onnx").verified
+    assert check.decode_steps == peer.decode_steps == 32
+    assert check.values == 33 * ARCH.vocab_size
+    if weights == "fp32":
+        assert check.greatest <= 1e-4 * check.largest
+    elif to == "openvino":  # it rounds activations in another way
+        assert check.mean == pytest.approx(peer.mean, rel=0.3)
+    else:
+        assert (check.greatest, check.mean) == pytest.approx((peer.greatest, peer.mean), rel=1e-3)
+    assert (found.unverified == ()) == (to == "openvino")
+
+
+def test_the_manifests_numbers_are_those_of_its_files(model, tmp_path) -> None:
+    chipwise.export(model, to="onnx", weights="int8", out=tmp_path / "out")
+    told = json.loads((tmp_path / "out" / "manifest.json").read_text(encoding="utf-8"))
+    assert told["schema"] == "chipwise.export/2"
+    assert told["files"] == {
+        file.name: file.stat().st_size for file in (tmp_path / "out").iterdir() if file.name != "manifest.json"
+    }
+    (check,) = told["verified"]
+    ids = parity.tokens_of(model / "tokenizer.json")[:48]
+    wanted = parity.in_torch(ARCH, load_pretrained(model)[1], (np.array([ids]),))[0]
+    session = OnnxRuntimeSession(tmp_path / "out" / "model.onnx", capacity=48)
+    found = [session.prefill(np.array([ids[:16]]))[0].copy()]
+    found += [session.decode(np.array([[token]]))[0].copy() for token in ids[16:]]
+    off = np.abs(np.array(found, np.float64) - wanted[15:])
+    assert (check["greatest"], check["mean"]) == pytest.approx((off.max(), off.mean()), rel=1e-3)
+    losses = [
+        torch.nn.functional.cross_entropy(torch.tensor(np.array(logits[:-1])), torch.tensor(ids[16:]))
+        for logits in (found, wanted[15:])
+    ]
+    assert check["perplexity_change"] == pytest.approx(float(torch.exp(losses[0] - losses[1]) - 1), abs=1e-4)
+
+
+def test_several_formats_get_a_folder_each_and_one_that_lacks_a_block_is_refused(tmp_path) -> None:
+    arch = replace(ARCH, layers=(replace(ARCH.layers[0], ffn=replace(ARCH.layers[0].ffn, width=48)), *ARCH.layers[1:]))
+    save_pretrained(arch, random_weights(arch, seed=0), None, tmp_path / "mixed")
+    words = [
+        "export",
+        str(tmp_path / "mixed"),
+        "--to",
+        "onnx,transformers.js,hf",
+        "--out",
+        str(tmp_path / "out"),
+        "--json",
+    ]
+    done = CliRunner().invoke(app, [*words, "--json"], catch_exceptions=False)
+    told = json.loads(done.output)
+    assert done.exit_code == 1
+    assert files(tmp_path / "out") == {"onnx", "hf"}
+    assert [each["to"] for each in told["written"]] == ["onnx", "hf"]
+    assert "use --to gguf or --to hf or --to onnx" in told["refused"]["transformers.js"]
+
+
+def test_an_export_of_the_first_schema_is_replaced(model, tmp_path) -> None:
+    write_json(tmp_path / "export.json", {"schema": "chipwise.export/1", "files": {"old.bin": 3}})
+    (tmp_path / "old.bin").write_bytes(b"old")
+    chipwise.export(model, to="transformers.js", out=tmp_path, verify=False)
+    chipwise.export(model, to="onnx", out=tmp_path, verify=False)
+    assert not {"old.bin", "export.json", "onnx"} & files(tmp_path)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,11 +14,10 @@ from chipwise.core.arrays import AnyArray
 from chipwise.core.record import Record
 from chipwise.deploy.export.gguf_read import read
 from chipwise.deploy.export.hf import modelling_of
-from chipwise.deploy.runtimes import llama_server
+from chipwise.deploy.runtimes import RUNTIMES, llama_server
 from chipwise.errors import ChipwiseError, SpecError, Unsupported
 from chipwise.model.arch.arch import ArchSpec
 from chipwise.model.arch.design import Design
-from chipwise.model.kinds.form import MOST_TOKENS
 from chipwise.model.kinds.table import form_of
 from chipwise.model.walk.module import load
 
@@ -26,8 +25,10 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 Weights = Mapping[str, AnyArray]
+NAMES = {"onnxruntime": "ONNX Runtime", "openvino": "OpenVINO"}
 ORIGINAL, STORED = "the original weights", "the weights as stored"
-POSITIONS, FEW_POSITIONS = 8, 4  # positions whose logits are compared; fewer if one reply of the server takes seconds
+PROMPT, STEPS = 16, 32  # tokens of a compared prompt, and the decode steps after it
+FEW_STEPS = 3  # where one reply of llama.cpp's server takes seconds
 LARGE_VOCABULARY = 20_000
 TEXT = (
     "The old library stood at the corner of the market square. Every morning the librarian opened its heavy doors and "
@@ -49,6 +50,8 @@ class Parity:
     mean: float
     largest: float  # largest of torch's outputs, to judge the differences by
     same_choice: float | None = None  # share of positions with the same most probable token or class
+    decode_steps: int | None = None  # after a prompt, each by one call of the runtime; None: one pass
+    perplexity_change: float | None = None  # relative, over the text that the steps read
 
     def text(self) -> str:
         """One sentence with the differences."""
@@ -57,8 +60,30 @@ class Parity:
         who = f"{self.runtime} {self.version} against torch with {self.against}"
         return (
             f"{who}: {self.values:,} {self.outputs} differ by at most {self.greatest:.2g}, on average {self.mean:.2g}, "
-            f"where the largest is {self.largest:.3g}{same}"
+            f"where the largest is {self.largest:.3g}{same}{self._steps()}"
         )
+
+    def _steps(self) -> str:
+        change = self.perplexity_change
+        changed = "" if change is None else f"; perplexity {100 * change:+.2g} %"
+        return "" if self.decode_steps is None else f"; a prompt and {self.decode_steps} decode steps{changed}"
+
+
+def stepped(found: AnyArray, wanted: AnyArray, ids: Sequence[int], **told: str) -> Parity:
+    """Differences between logits (steps + 1, vocab) after a prompt and each of the tokens ``ids`` that follow it."""
+    steps = len(ids)
+    rows, change = np.arange(steps), None
+    if steps:
+        losses = [(_normalised(values)[rows, ids]).mean() for values in (wanted, found)]
+        change = float(np.expm1(losses[0] - losses[1]))
+    return replace(compared(found, wanted, outputs="logits", **told), decode_steps=steps, perplexity_change=change)
+
+
+def _normalised(logits: AnyArray) -> AnyArray:
+    """Natural log probabilities, (…, vocab)."""
+    shifted: AnyArray = logits.astype(np.float64) - logits.max(-1, keepdims=True)
+    normalised: AnyArray = shifted - np.log(np.exp(shifted).sum(-1, keepdims=True))
+    return normalised
 
 
 def compared(found: AnyArray, wanted: AnyArray, *, runtime: str, version: str, against: str, outputs: str) -> Parity:
@@ -94,8 +119,10 @@ def tokens_of(tokenizer: Path) -> list[int]:
 
 def sample_inputs(arch: ArchSpec, tokens: Sequence[int] | None = None) -> tuple[AnyArray, ...]:
     """Inputs for a model's torch module: ``tokens`` of a text if it reads text, else random values."""
-    if tokens and arch.vocab_size:
-        return (np.array([tokens[: min(MOST_TOKENS, arch.max_tokens)]]),)
+    if arch.vocab_size and (tokens or arch.causal):
+        count = min(PROMPT + STEPS, arch.max_tokens)
+        made = np.random.default_rng(0).integers(0, arch.vocab_size, count)
+        return (np.array([tokens[:count] if tokens else made]),)
     return form_of(arch).inputs(arch, np.random.default_rng(0), 1)
 
 
@@ -128,33 +155,46 @@ def transformers_parity(folder: Path, arch: ArchSpec, weights: Weights, tokens: 
     except ImportError as error:
         raise Unsupported(f"transformers cannot load the folder here: {str(error).splitlines()[0]}") from None
     inputs = sample_inputs(arch, tokens)
+    told = {"runtime": "transformers", "version": transformers.__version__, "against": ORIGINAL}
+    wanted = in_torch(arch, weights, inputs)
     with torch.no_grad():
+        if arch.causal and arch.head.writes:
+            ids, steps = torch.from_numpy(inputs[0]), _steps_of(inputs)
+            made, rows = None, []
+            for part in (ids[:, : len(ids[0]) - steps], *ids[:, len(ids[0]) - steps :].split(1, 1)):
+                past = {} if made is None else {"past_key_values": made.past_key_values}
+                made = model(part, use_cache=True, **past)
+                rows.append(made.logits[0, -1].numpy())
+            return stepped(np.stack(rows), wanted[0, -steps - 1 :], inputs[0][0, len(ids[0]) - steps :], **told)
         made = model(*tensors(inputs))
     names = ("logits", "last_hidden_state", "scores")
     found = made if isinstance(made, torch.Tensor) else next(getattr(made, name) for name in names if name in made)
-    told = {"runtime": "transformers", "version": transformers.__version__, "against": ORIGINAL}
-    return compared(found.numpy(), in_torch(arch, weights, inputs), outputs=form_of(arch).outputs, **told)
+    return compared(found.numpy(), wanted, outputs=form_of(arch).outputs, **told)
 
 
-def onnx_parity(path: Path, arch: ArchSpec, weights: Weights, tokens: Sequence[int] | None = None) -> Parity:
-    """Compares an ONNX file, run by ONNX Runtime on one thread, with torch."""
-    import onnxruntime
+def _steps_of(inputs: Sequence[AnyArray]) -> int:
+    """Decode steps of a comparison whose tokens (1, tokens) are given; the others are its prompt."""
+    return min(STEPS, inputs[0].shape[1] - 1)
 
-    from chipwise.deploy.runtimes.onnx_session import SinglePass
-    from chipwise.deploy.runtimes.onnxruntime import OnnxRuntime
 
+def onnx_parity(
+    path: Path, arch: ArchSpec, weights: Weights, tokens: Sequence[int] | None = None, *, runtime: str = "onnxruntime"
+) -> Parity:
+    """Compares a file with torch, run on one thread by ONNX Runtime or another runtime of the table."""
+    opener = RUNTIMES.load(runtime)()
     inputs, form = sample_inputs(arch, tokens), form_of(arch)
-    wanted, outputs, length = in_torch(arch, weights, inputs), form.outputs, inputs[0].shape[1]
-    session = OnnxRuntime().open(path, capacity=min(length, arch.max_tokens), batch=1, threads=1, options={})
-    if isinstance(session, SinglePass):
-        found = session.answer(*inputs)
-    else:
-        places = llama_server.spread(length, POSITIONS)
-        found = np.stack([session.prefill(inputs[0][:, : place + 1])[0].copy() for place in places])
-        wanted = wanted[0, places]
+    wanted, length = in_torch(arch, weights, inputs), inputs[0].shape[1]
+    session = opener.open(path, capacity=min(length, arch.max_tokens), batch=1, threads=1, options={})
+    told = {"runtime": NAMES[runtime], "version": opener.version(), "against": ORIGINAL}
+    if not hasattr(session, "answer"):
+        steps = _steps_of(inputs)
+        prompt, others = np.split(inputs[0], [length - steps], axis=1)
+        rows = [session.prefill(prompt)[0].copy()]
+        rows += [session.decode(others[:, place : place + 1])[0].copy() for place in range(steps)]
+        return stepped(np.stack(rows), wanted[0, -steps - 1 :], others[0], **told)
+    found, outputs = session.answer(*inputs), form.outputs
     if form.gives == "mean":
         wanted, outputs = wanted.mean(1), "values of an embedding"
-    told = {"runtime": "ONNX Runtime", "version": onnxruntime.__version__, "against": ORIGINAL}
     return compared(found, wanted, outputs=outputs, **told)
 
 
@@ -176,19 +216,17 @@ def gguf_parity(path: Path, design: Design, weights: Weights) -> tuple[list[Pari
         path,
         vocab_size=arch.vocab_size,
         text=TEXT,
-        most_tokens=min(MOST_TOKENS, arch.max_tokens),
-        positions=FEW_POSITIONS if arch.vocab_size > LARGE_VOCABULARY else POSITIONS,
+        most_tokens=min(PROMPT + STEPS, arch.max_tokens - 1),
+        positions=1 + (FEW_STEPS if arch.vocab_size > LARGE_VOCABULARY else STEPS),
         new=min(WRITTEN, arch.max_tokens - 1),
     )
-    tokens, places = sample_inputs(arch, reply["tokens"])[0], reply["places"]
+    tokens, places = np.array([reply["tokens"]]), reply["places"]
     found = np.array(reply["log_probabilities"], np.float32)
     checks = []
     for against, held in ((STORED, read(path)[1]), (ORIGINAL, weights)):
-        wanted = in_torch(arch, held, (tokens,))[0, places].astype(np.float64)
-        top = wanted.max(-1, keepdims=True)
-        shifted = wanted - top - np.log(np.exp(wanted - top).sum(-1, keepdims=True))
+        wanted = _normalised(in_torch(arch, held, (tokens,))[0, places])
         told = {"runtime": "llama.cpp (xllamacpp)", "version": version("xllamacpp"), "against": against}
-        checks.append(compared(found, shifted, outputs="logits", **told))
+        checks.append(stepped(found, wanted, tokens[0, places[0] + 1 :], **told))
     return checks, str(reply["text"])
 
 

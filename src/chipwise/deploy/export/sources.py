@@ -30,6 +30,8 @@ COMPRESSED = "compressed-tensors"
 FORMATS = {
     "gguf": ("fp32", "fp16", "bf16", "int8", "int4"),
     "onnx": ("fp32", "int8", "int4"),
+    "openvino": ("fp32", "int8", "int4"),
+    "transformers.js": ("fp32", "int8", "int4"),
     "hf": ("fp32",),
     COMPRESSED: ("fp8", "int4"),
 }
@@ -89,7 +91,9 @@ def holding(arch: ArchSpec) -> list[str]:
         with suppress(Unsupported):
             layout(arch)
             found.append("gguf")
-        return sorted(found) + ([COMPRESSED] if family_of(arch) is not None else [])
+        if arch.causal and arch.head.writes and not any(layer.convs for layer in arch.layers):
+            found.append("openvino")
+        return sorted(found) + ([COMPRESSED, "transformers.js"] if family_of(arch) is not None else [])
     return []
 
 

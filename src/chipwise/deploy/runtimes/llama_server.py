@@ -159,8 +159,8 @@ def ask(
         vocab_size: Tokens of the model.
         text: Text to read; ``tokens`` of the answer are its tokens.
         most_tokens: Use only this many tokens, from the first.
-        positions: Number of evenly spread positions; ``places`` of the answer are these positions,
-            ``log_probabilities`` those of the next token there.
+        positions: Number of positions, the last ones; ``places`` of the answer are these positions,
+            ``log_probabilities`` those of the next token there. Each but the first adds one token to the cache.
         new: Tokens to generate; ``text`` of the answer is a continuation of the first words.
         cache: See :class:`LlamaServer`.
 
@@ -189,22 +189,13 @@ def answer(request: Question) -> Answer:
     most, new, size = request["most_tokens"], request["new"], request["vocab_size"]
     server = LlamaServer(request["path"], cache=request["cache"], context=max(64, most + new))
     tokens = server.tokens(request["text"])[:most]
-    places = spread(len(tokens), request["positions"])
+    places = list(range(max(0, len(tokens) - request["positions"]), len(tokens)))
     return {
         "tokens": tokens,
         "places": places,
         "log_probabilities": [server.log_probabilities(tokens[: place + 1], size).tolist() for place in places],
         "text": server.text(tokens[: max(1, min(BEGIN, most - new))], new),
     }
-
-
-def spread(length: int, count: int) -> list[int]:
-    """At most ``count`` evenly spread positions from 0 to ``length`` - 1.
-
-    >>> spread(9, 3)
-    [0, 4, 8]
-    """
-    return sorted({round(i * (length - 1) / max(1, count - 1)) for i in range(count)})
 
 
 def main() -> int:
