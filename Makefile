@@ -80,6 +80,7 @@ notebooks: $(STAMP_ALL)
 
 figures: $(STAMP)
 	@$(BIN)/python docs/scripts/figures.py
+	@$(BIN)/python docs/scripts/formats.py
 
 check: lint types layers structure
 
