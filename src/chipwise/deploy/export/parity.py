@@ -69,7 +69,7 @@ class Parity:
         return "" if self.decode_steps is None else f"; a prompt and {self.decode_steps} decode steps{changed}"
 
 
-def stepped(found: AnyArray, wanted: AnyArray, ids: Sequence[int], **told: str) -> Parity:
+def stepped(found: AnyArray, wanted: AnyArray, ids: AnyArray, **told: str) -> Parity:
     """Differences between logits (steps + 1, vocab) after a prompt and each of the tokens ``ids`` that follow it."""
     steps = len(ids)
     rows, change = np.arange(steps), None
@@ -160,12 +160,12 @@ def transformers_parity(folder: Path, arch: ArchSpec, weights: Weights, tokens: 
     with torch.no_grad():
         if arch.causal and arch.head.writes:
             ids, steps = torch.from_numpy(inputs[0]), _steps_of(inputs)
-            made, rows = None, []
-            for part in (ids[:, : len(ids[0]) - steps], *ids[:, len(ids[0]) - steps :].split(1, 1)):
-                past = {} if made is None else {"past_key_values": made.past_key_values}
-                made = model(part, use_cache=True, **past)
+            prompt, past, rows = len(ids[0]) - steps, None, []
+            for part in (ids[:, :prompt], *(ids[:, place : place + 1] for place in range(prompt, len(ids[0])))):
+                made = model(part, use_cache=True, past_key_values=past)
+                past = made.past_key_values
                 rows.append(made.logits[0, -1].numpy())
-            return stepped(np.stack(rows), wanted[0, -steps - 1 :], inputs[0][0, len(ids[0]) - steps :], **told)
+            return stepped(np.stack(rows), wanted[0, -steps - 1 :], inputs[0][0, prompt:], **told)
         made = model(*tensors(inputs))
     names = ("logits", "last_hidden_state", "scores")
     found = made if isinstance(made, torch.Tensor) else next(getattr(made, name) for name in names if name in made)
@@ -174,7 +174,7 @@ def transformers_parity(folder: Path, arch: ArchSpec, weights: Weights, tokens: 
 
 def _steps_of(inputs: Sequence[AnyArray]) -> int:
     """Decode steps of a comparison whose tokens (1, tokens) are given; the others are its prompt."""
-    return min(STEPS, inputs[0].shape[1] - 1)
+    return min(STEPS, int(inputs[0].shape[1]) - 1)
 
 
 def onnx_parity(
