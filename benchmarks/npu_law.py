@@ -3,7 +3,7 @@
     python benchmarks/npu_law.py --truth ATLAS [--write] [--only npu|timm]
 
 ATLAS is a folder with ``phones.csv.gz`` (Qualcomm AI Hub's published runs) and ``vision.csv.gz`` (timm's). Works of the
-phones' models are in ``fitting``; see ``phone_files.py``. Printed for each number format: the median error with each
+phones' models are in ``fitting``. Printed for each number format: the median error with each
 family of models left out, with each chip left out and taught by five other models, and what of the truth is inside the
 90 % interval. Intervals are checked on families or chips that their half-width has not seen. ``--write`` bundles the
 fit.

@@ -1,7 +1,7 @@
 """Files on Qualcomm's NPUs: reading AI Hub's table, fitting the law by class of operator, predicting what was left out.
 
-The works of the table's models (``data/npu_works.csv.gz``) are counted from public architectures by
-``benchmarks/phone_files.py``. Errors are logarithms with heavy tails, and each model in a number format weighs the
+The works of the table's models (``data/npu_works.csv.gz``) were counted from exports of public architectures; see
+``docs/notes/validation.md``. Errors are logarithms with heavy tails, and each model in a number format weighs the
 same, however many chips it ran on. A family is a line of architectures, such as all ResNets.
 """
 
