@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any, overload
 
 from chipwise.core.arguments import public
-from chipwise.design.models.graph_files import as_graph, explain_graph, refuse_others
+from chipwise.deploy.graphs.modules import Inputs, Module
+from chipwise.design.models.graph_files import as_graph, explain_graph
 from chipwise.design.models.this_machine import is_here, kind_of, profile_here, weights_here
 from chipwise.design.phases.one_model import layer_losses_on_task, run_of
 from chipwise.errors import InputError, SpecError
@@ -61,6 +62,12 @@ def sensitivity(
 
 @overload
 def explain(
+    model: Module, *, inputs: Inputs | None = ..., shapes: Mapping[str, Sequence[int]] | None = ...,
+    values: Mapping[str, float] | None = ..., device: str = ..., runtime: str | None = ..., weights: str | None = ...,
+    threads: int = ...,
+) -> GraphExplanation: ...  # fmt: skip
+@overload
+def explain(
     model: str | Path, *, shapes: Mapping[str, Sequence[int]], values: Mapping[str, float] | None = ...,
     device: str = ..., runtime: str | None = ..., weights: str | None = ..., threads: int = ...,
 ) -> GraphExplanation: ...  # fmt: skip
@@ -75,7 +82,7 @@ def explain(
 ) -> Explanation: ...  # fmt: skip
 @public
 def explain(
-    model: str | Path | ArchSpec,
+    model: str | Path | ArchSpec | Module,
     *,
     device: str = "h100-sxm",
     runtime: str | None = None,
@@ -101,13 +108,15 @@ def explain(
     like: str | None = None,
     shapes: Mapping[str, Sequence[int]] | None = None,
     values: Mapping[str, float] | None = None,
+    inputs: Inputs | None = None,
 ) -> Explanation | GraphExplanation:
     """Explains where the time of ``model`` goes on a chip, and what each change would gain.
 
     Args:
-        model: See :func:`estimate`. An ONNX file gives a :class:`GraphExplanation`, to type checkers if ``shapes`` is
-            given.
-        device: A data sheet, or ``here`` for this machine, once calibrated. An ONNX file is measured ``here``.
+        model: See :func:`estimate`. An ONNX file or a PyTorch module gives a :class:`GraphExplanation`; type checkers
+            know it of a file if ``shapes`` is given.
+        device: A data sheet, or ``here`` for this machine, once calibrated. An ONNX file or a module is measured
+            ``here``.
         runtime: See :func:`estimate`. Default on this machine ``onnxruntime``, for training ``torch-compile``.
         weights: Number format of the matrices, as in :func:`estimate`.
         kv: KV-cache dtype. Default: same as the activations.
@@ -129,9 +138,9 @@ def explain(
         every: Also include advice whose gain is uncertain.
         other_chips: Also suggest other devices.
         like: See :func:`estimate`.
-        shapes: ONNX files: sizes of inputs with open axes, or of an open axis by its name. An open first axis is 1
-            unless given.
-        values: ONNX files: inputs that are fixed to a value.
+        shapes: See :func:`estimate`.
+        values: See :func:`estimate`.
+        inputs: See :func:`estimate`.
 
     Raises:
         InputError: This machine was not calibrated in this runtime, or arguments contradict each other.
@@ -139,12 +148,13 @@ def explain(
         SpecError: A parallel degree does not divide the model.
         Unsupported: The chip has no rate for a format, or the profile has no rates for a block.
     """
-    if (file := as_graph(model, shapes, values)) is not None:
+    asks = as_graph(
+        model, inputs=inputs, shapes=shapes, values=values, runtime=runtime, weights=weights, threads=threads
+    )
+    if asks is not None:
         others = {"kv": kv, "train": train, "sensitivity": sensitivity, "images": images, "audio_s": audio_s}
-        refuse_others(file, others | {"tp": tp - 1, "pp": pp - 1, "ep": ep - 1, "dp": dp - 1, "batch": batch - 1})
-        return explain_graph(
-            file, device=device, shapes=shapes, values=values, runtime=runtime, weights=weights, threads=threads
-        )
+        asks.refuse(others | {"tp": tp - 1, "pp": pp - 1, "ep": ep - 1, "dp": dp - 1, "batch": batch - 1})
+        return explain_graph(asks, device)
     if threads != 1 and not is_here(device):
         raise InputError(
             "threads: only applies to this machine; for a data sheet name the cores, such as core-i7-13700k:4-cores"

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from chipwise.core.arguments import public
 from chipwise.core.arrays import AnyArray
 from chipwise.core.extras import require
-from chipwise.deploy.graphs.modules import Module
+from chipwise.deploy.graphs.modules import Inputs, Module, is_module
 from chipwise.deploy.teach import machine
 from chipwise.design import quantize as files
 from chipwise.design.models import exports, kits, measuring
@@ -34,7 +34,7 @@ def quantize(
     data: str | Path | Sequence[str | Path] | Mapping[str, AnyArray],
     loss: str | float = "<= 1 %",
     metric: str | None = None,
-    inputs: Sequence[object] | None = None,
+    inputs: Inputs | None = None,
     shapes: Mapping[str, Sequence[int]] | None = None,
     values: Mapping[str, float] | None = None,
     tpot: str | None = None,
@@ -58,7 +58,8 @@ def quantize(
     the output.
 
     Args:
-        model: An ``.onnx`` file, a PyTorch module, a Hugging Face folder or a ``.gguf`` file.
+        model: An ``.onnx`` file, a PyTorch module or the name of one (``package.module:build`` or ``file.py:build``,
+            which is imported), a Hugging Face folder or a ``.gguf`` file.
         data: ONNX: a ``.npz`` file that holds samples of each input along a first axis, or a folder of such files, one
             for each sample, or arrays by the names of inputs; further arrays, such as labels, are for the metric. GGUF:
             text files, or folders of ``.txt`` files; each file is a domain, whose last third is held out.
@@ -66,8 +67,9 @@ def quantize(
             the worst output, the divergence in nats of probabilities, or the share of whole numbers that differ.
         metric: ONNX: a function of a Python file, such as ``metric.py:score``, called as ``score(outputs, data)`` with
             a list of arrays for each output and for each array of the data; more is better.
-        inputs: Examples of a module's inputs, by whose shapes it is traced.
-        shapes: ONNX: sizes by which open axes of inputs are fixed in the written file.
+        inputs: Examples of a module's arguments, as ``(x,)`` or by name, by whose shapes it is traced.
+        shapes: ONNX: sizes by which open axes of inputs are fixed in the written file. A module: shapes of its
+            arguments, instead of ``inputs``.
         values: ONNX: values to which inputs are fixed in the written file, which then ignores them.
         tpot: GGUF: the longest decode step, such as ``<= 8 ms``.
         memory: GGUF: the most bytes of weights, such as ``<= 400 MB``. Without any limit: size and time of Q4_K_M.
@@ -91,7 +93,7 @@ def quantize(
         MissingExtra: A needed package is not installed.
     """
     target = None if out is None else Path(out)
-    if not isinstance(model, str | Path) or not (Path(model).is_dir() or Path(model).suffix == ".gguf"):
+    if is_module(model) or not isinstance(model, str | Path) or not _holds_decoder(model):
         _refuse(
             "a GGUF file or a Hugging Face folder",
             tpot=tpot,
@@ -119,6 +121,10 @@ def quantize(
         Path(model), [data] if isinstance(data, str | Path) else data, tpot=tpot, memory=memory, context=context,
         weights=weights, device=device, dry_run=dry_run, out=target, seed=seed, resume=resume, on_progress=on_progress,
     )  # fmt: skip
+
+
+def _holds_decoder(model: str | Path) -> bool:
+    return Path(model).is_dir() or Path(model).suffix == ".gguf"
 
 
 def _refuse(whom: str, **given: object) -> None:

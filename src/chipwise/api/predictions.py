@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, overload
 
 from chipwise.core.arguments import public
 from chipwise.core.results import Result, ResultTable, data_frame
+from chipwise.deploy.graphs.modules import Inputs, Module
 from chipwise.design.models import candidates as ranking
 from chipwise.design.models.graph_files import (
     GraphRows,
@@ -17,7 +18,6 @@ from chipwise.design.models.graph_files import (
     as_graph,
     estimate_graph,
     estimate_graph_on,
-    refuse_others,
 )
 from chipwise.design.models.this_machine import estimate_here, estimate_on, is_here, kind_of, profile_here
 from chipwise.errors import ChipwiseError, DoesNotFit, SpecError, Unsupported, counted
@@ -104,6 +104,18 @@ class EstimateTable(ResultTable[DeviceAnswer]):
 
 @overload
 def estimate(
+    model: Module, *, inputs: Inputs | None = ..., shapes: Mapping[str, Sequence[int]] | None = ...,
+    values: Mapping[str, float] | None = ..., device: str | Path | DeviceProfile = ..., devices: None = None,
+    runtime: str | None = ..., weights: str | None = ...,
+) -> RunEstimate: ...  # fmt: skip
+@overload
+def estimate(
+    model: Module, *, inputs: Inputs | None = ..., shapes: Mapping[str, Sequence[int]] | None = ...,
+    values: Mapping[str, float] | None = ..., devices: Sequence[str] | str, runtime: str | None = ...,
+    weights: str | None = ...,
+) -> GraphTable: ...  # fmt: skip
+@overload
+def estimate(
     model: str | Path, *, shapes: Mapping[str, Sequence[int]], values: Mapping[str, float] | None = ...,
     device: str | Path | DeviceProfile = ..., devices: None = None, runtime: str | None = ...,
     weights: str | None = ...,
@@ -135,7 +147,7 @@ def estimate(
 ) -> EstimateTable: ...  # fmt: skip
 @public
 def estimate(
-    model: str | Path | ArchSpec,
+    model: str | Path | ArchSpec | Module,
     *,
     device: str | Path | DeviceProfile = "h100-sxm",
     devices: Sequence[str] | str | None = None,
@@ -161,6 +173,7 @@ def estimate(
     ambient: float | str | None = None,
     shapes: Mapping[str, Sequence[int]] | None = None,
     values: Mapping[str, float] | None = None,
+    inputs: Inputs | None = None,
 ) -> CostEstimate | EstimateTable | RunEstimate | GraphTable:
     """Predicts the cost of serving ``model`` on any known device, kernel by kernel.
 
@@ -173,7 +186,8 @@ def estimate(
 
     Args:
         model: A bundled Hugging Face id, a ``config.json`` or its folder, a spec file, or an :class:`ArchSpec`. An ONNX
-            file gives a :class:`RunEstimate` of one pass, to type checkers if ``shapes`` is given.
+            file, or a PyTorch module or its name (``package.module:build``, ``file.py:build``; it is imported): the
+            result is a :class:`RunEstimate` of one pass, to type checkers if ``shapes`` is given.
         device: A data sheet's name, alias or file; ``here`` is this machine, calibrated with one thread.
         devices: Several devices, or ``"all"``: the result is a table, fastest first.
         runtime: Inference runtime to model: vllm, sglang, trtllm, llama.cpp, …; see :func:`chipwise.runtimes`. Default:
@@ -197,28 +211,28 @@ def estimate(
         hypothetical: Whether to estimate a model that does not fit as if it did; the answer's ``does_not_fit`` then
             says so.
         like: Family, such as ``llama``, as which to read a ``config.json`` with an unknown ``model_type``.
-        gpu_layers: In llama.cpp, the number of layers on the card, with the rest on its host; ``auto`` for as many as
-            fit.
+        gpu_layers: In llama.cpp, the number of layers on the card, the rest on its host; ``auto``: as many as fit.
         n_cpu_moe: In llama.cpp, the number of layers whose experts stay on the host.
-        host: The card's host: its processor, or its memory bandwidth such as ``60 GB/s``. Default: a desktop, with a
-            wide interval.
-        ambient: Temperature of the surroundings, such as ``"45 C"``: adds ``ttft_sustained`` and ``tpot_sustained``,
-            the medians under long load.
+        host: The card's host: its processor, or its memory bandwidth such as ``60 GB/s``. Default: a desktop.
+        ambient: Temperature around it, such as ``"45 C"``: adds ``ttft_sustained`` and ``tpot_sustained`` (long load).
+        shapes: ONNX files: sizes of inputs with open axes, or of an open axis by its name; an open first axis is 1
+            unless given. Modules: the shapes of arguments.
+        values: ONNX files: inputs that are fixed to a value. Modules: also arguments that are numbers.
+        inputs: Modules: examples of the arguments, as ``(x,)`` or by name, instead of ``shapes``.
 
     Raises:
-        UnknownName: A name is unknown; the message suggests similar names.
+        UnknownName: A name is unknown.
         SpecError: An argument is wrong, or a parallel degree does not divide the model.
         Unsupported: The device has no rate for a format.
         DoesNotFit: There is too little memory; the message says by how much, and what would fit.
     """
-    if (file := as_graph(model, shapes, values)) is not None:
+    asks = as_graph(model, inputs=inputs, shapes=shapes, values=values, runtime=runtime, weights=weights)
+    if asks is not None:
         others = {"kv": kv, "images": images, "audio_s": audio_s, "gpu_layers": gpu_layers}
         others |= {"n_cpu_moe": n_cpu_moe, "host": host, "like": like, "ambient": ambient}
-        refuse_others(file, others | {"tp": tp - 1, "pp": pp - 1, "ep": ep - 1, "dp": dp - 1, "batch": batch - 1})
-        if devices is not None:
-            return estimate_graph_on(file, devices, shapes=shapes, values=values, runtime=runtime, weights=weights)
-        return estimate_graph(file, device=device, shapes=shapes, values=values, runtime=runtime, weights=weights)
-    model, heard = listening(alike.named(model, like), audio_s)
+        asks.refuse(others | {"tp": tp - 1, "pp": pp - 1, "ep": ep - 1, "dp": dp - 1, "batch": batch - 1})
+        return estimate_graph(asks, device) if devices is None else estimate_graph_on(asks, devices)
+    model, heard = listening(alike.named(model if isinstance(model, Path | ArchSpec) else str(model), like), audio_s)
     request = Request(
         model=model,
         deployment=Deployment(device=device, runtime=runtime, weights=weights, kv=kv, tp=tp, pp=pp, ep=ep, dp=dp),

@@ -50,7 +50,7 @@ def command(
 
     chipwise compare meta-llama/Llama-2-7b-hf meta-llama/Llama-3.1-8B --device a100-sxm-80gb,l4 --prompt 32000
 
-    ONNX files: chipwise compare a.onnx b.onnx --device l4,raspberry-pi-5 --shape x=1,3,224,224
+    ONNX files or PyTorch modules: chipwise compare a.onnx nets.py:build --device l4,here --shape x=1,3,224,224
 
     Two search runs are compared by limits, predictions, measurements, designs and fronts:
 

@@ -87,7 +87,7 @@ def command(
 
     Speech, with its real-time factor: chipwise estimate openai/whisper-large-v3 --device rtx-4090 --new 100
 
-    An ONNX file, by a law of its operators: chipwise estimate model.onnx --device l4 --shape x=1,3,48,320
+    An ONNX file or a PyTorch module: chipwise estimate package.module:build --device l4 --shape x=1,3,224,224
 
     Commands of their own: training-step, pictures (diffusion), parts (a phone's NPU), candidates.
 

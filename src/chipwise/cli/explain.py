@@ -66,6 +66,8 @@ def command(
     Training: chipwise explain gpt2 --device a100-sxm-80gb --train --batch 12 --prompt 1024
 
     An ONNX file, measured here or predicted for a chip: chipwise explain model.onnx --device here --shape x=1,3,48,320
+
+    A PyTorch module, or a function that returns one: chipwise explain package.module:build --shape x=1,3,224,224
     """
     model = answers.alike.named(model, like)
     if graph_files.explained(context, model, as_json=as_json) or explained(context, model, as_json=as_json):

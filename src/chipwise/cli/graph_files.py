@@ -1,4 +1,4 @@
-"""``chipwise explain``, ``estimate`` and ``compare`` for ONNX files: times by class of operator."""
+"""``chipwise explain``, ``estimate`` and ``compare`` for ONNX files and PyTorch modules: times by class of operator."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ OTHERS = (
     "n_cpu_moe", "host", "train_tokens", "kernels", "shared", "train", "checkpoint", "sensitivity", "other_chips",
     "html",
 )  # fmt: skip
-WHY = "does not apply to ONNX files, whose inputs have shapes of their own (--shape)"
+WHY = "does not apply to ONNX files and modules, whose inputs have shapes of their own (--shape)"
 
 
 class Told(TypedDict):
-    """Arguments for an ONNX file."""
+    """Arguments for an ONNX file or a module."""
 
     shapes: Mapping[str, tuple[int, ...]]
     values: Mapping[str, float]
@@ -33,13 +33,13 @@ class Told(TypedDict):
 
 
 def told(context: typer.Context, model: str) -> Told | None:
-    """Arguments for an ONNX file; None for another model.
+    """Arguments for an ONNX file or a module; None for another model.
 
     Raises:
         typer.BadParameter: An option does not apply.
     """
     if answers.as_graph(model) is None:
-        refuse(context, *("shape", "value"), why="only applies to .onnx files")
+        refuse(context, *("shape", "value"), why="only applies to .onnx files and modules")
         return None
     refuse(context, *(name for name in OTHERS if name in context.params), why=WHY)
     shape, value = context.params["shape"], context.params["value"]
@@ -52,7 +52,7 @@ def told(context: typer.Context, model: str) -> Told | None:
 
 
 def estimated(context: typer.Context, model: str, *, as_json: bool) -> bool:
-    """Prints the answer of ``chipwise estimate`` if ``model`` is an ONNX file; returns whether it is."""
+    """Prints the answer of ``chipwise estimate`` if ``model`` is a file or module of a user; returns whether it is."""
     asked = told(context, model)
     if asked is None:
         return False
@@ -66,10 +66,10 @@ def estimated(context: typer.Context, model: str, *, as_json: bool) -> bool:
 
 
 def compared(context: typer.Context, models: Sequence[str], devices: Sequence[str] | None, *, as_json: bool) -> bool:
-    """Prints the answer of ``chipwise compare`` if ``models`` are ONNX files; returns whether they are.
+    """Prints the answer of ``chipwise compare`` if ``models`` are files or modules of a user; returns whether they are.
 
     Raises:
-        typer.BadParameter: Only some of the models are ONNX files, or an option does not apply.
+        typer.BadParameter: Only some of the models are, or an option does not apply.
     """
     files = [name for name in models if answers.as_graph(name) is not None]
     asked = told(context, files[0] if files else models[0])
@@ -77,7 +77,7 @@ def compared(context: typer.Context, models: Sequence[str], devices: Sequence[st
         return False
     if len(files) < len(models):
         other = next(name for name in models if name not in files)
-        raise typer.BadParameter(f"{other} is no ONNX file like {files[0]}; compare models of one kind")
+        raise typer.BadParameter(f"{other} is no ONNX file or module like {files[0]}; compare models of one kind")
     found = [each for model in models for each in api.estimate(model, devices=devices or "all", **asked)]
     if as_json:
         json_of(found)
@@ -109,7 +109,7 @@ def _print_several(found: Sequence[answers.RunEstimate]) -> None:
 
 
 def explained(context: typer.Context, model: str, *, as_json: bool) -> bool:
-    """Prints the answer of ``chipwise explain`` if ``model`` is an ONNX file; returns whether it is."""
+    """Prints the answer of ``chipwise explain`` if ``model`` is a file or module of a user; returns whether it is."""
     asked = told(context, model)
     if asked is None:
         return False

@@ -19,7 +19,8 @@ def command(
     source: Annotated[
         str,
         typer.Argument(
-            help="A run's folder, or a model: a winner's folder, a .onnx or .gguf file, a config, a spec, a known name."
+            help="A run's folder, or a model: a winner's folder, a .onnx or .gguf file, a PyTorch module as "
+            "package.module:build, a config, a spec, a known name."
         ),
     ],
     out: Annotated[Path | None, typer.Option(help="Folder to write. Default: RUN/kit, or kit-NAME.")] = None,

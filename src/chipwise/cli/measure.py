@@ -16,7 +16,8 @@ def command(
     model: Annotated[
         str,
         typer.Argument(
-            help="A winner's folder, a Hugging Face folder or config.json, a spec, a known name, a .onnx or .gguf file."
+            help="A winner's folder, a Hugging Face folder or config.json, a spec, a known name, a .onnx or .gguf "
+            "file, a PyTorch module as package.module:build."
         ),
     ],
     runtime: Annotated[
@@ -52,6 +53,8 @@ def command(
     profile (chipwise calibrate) is shown too. Results are saved; list them with: chipwise measurements.
 
     Any other ONNX graph runs on made data or a .npz file: chipwise measure model.onnx --shape x=1,3,48,320 --profile
+
+    So does a PyTorch module: chipwise measure package.module:build --shape x=1,3,224,224
     """
     seconds = None if sustained is None else units.parse_field(sustained, "duration", "--sustained")
     with show.waiting("measuring", quiet=as_json):

@@ -75,14 +75,19 @@ WeightsBuilt = Annotated[
 
 Shape = Annotated[
     list[str] | None,
-    typer.Option(help="ONNX graph: an input's shape, as x=1,3,224,224 (repeat the option). An open first axis is 1."),
+    typer.Option(
+        help="ONNX graph or PyTorch module: an input's shape, as x=1,3,224,224 (repeat). An open first axis is 1."
+    ),
 ]
 Value = Annotated[
-    list[str] | None, typer.Option(help="ONNX graph: a value that fills an input, as sr=16000 (repeat the option).")
+    list[str] | None,
+    typer.Option(help="ONNX graph or module: a value that fills an input, as sr=16000 (repeat the option)."),
 ]
 Inputs = Annotated[
     Path | None,
-    typer.Option(help="ONNX graph: a .npz file with an array for each input. Default: random data, masks of ones."),
+    typer.Option(
+        help="ONNX graph or module: a .npz file with an array for each input. Default: random data, masks of ones."
+    ),
 ]
 
 # Of a machine that you own, which `estimate` and `bill` take.

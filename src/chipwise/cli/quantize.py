@@ -18,7 +18,13 @@ from chipwise.core.layout import Column, Table
 
 
 def command(
-    model: Annotated[str, typer.Argument(help="A .onnx file, a .gguf file or a Hugging Face folder of a decoder.")],
+    model: Annotated[
+        str,
+        typer.Argument(
+            help="A .onnx file, a PyTorch module as package.module:build, a .gguf file or a Hugging Face folder of a "
+            "decoder."
+        ),
+    ],
     data: Annotated[
         list[Path],
         typer.Option(
@@ -35,7 +41,9 @@ def command(
     ] = None,
     shape: Annotated[
         list[str] | None,
-        typer.Option(help="Fix an input's open axes in the written file, as x=1,3,224,224 (repeat the option)."),
+        typer.Option(
+            help="Fix an input's open axes in the written file; for a module its shape. As x=1,3,224,224 (repeat)."
+        ),
     ] = None,
     value: Annotated[
         list[str] | None,
@@ -86,6 +94,8 @@ def command(
     limits of time and memory; where no mix is better, the answer is to use the stock file.
 
     chipwise quantize model.onnx --data inputs.npz --loss "<= 1 %"
+
+    chipwise quantize package.module:build --shape x=1,3,224,224 --data inputs.npz
 
     chipwise quantize ./smollm2 --data text/ --tpot "<= 8 ms"
     """

@@ -12,5 +12,7 @@ if TYPE_CHECKING:
     from chipwise.deploy.graphs.inputs import write_arrays as write_arrays
     from chipwise.deploy.graphs.probe import probe as probe
     from chipwise.deploy.graphs.reading import feed_for as feed_for
+    from chipwise.deploy.graphs.torch_export import export_module as export_module
+    from chipwise.deploy.graphs.torch_export import exported as exported
 
 __getattr__, __dir__ = on_first_use(__name__, __file__)

@@ -1,12 +1,11 @@
-"""PyTorch modules as ONNX files, so that they are measured and quantised like any other graph."""
+"""A user's model as an ONNX file: the file itself, or a PyTorch module that is exported to a temporary one."""
 
 from __future__ import annotations
 
 import contextlib
-import inspect
 import tempfile
-import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol, runtime_checkable
 
@@ -14,10 +13,13 @@ import numpy as np
 
 from chipwise.core.arrays import AnyArray
 from chipwise.core.extras import require
-from chipwise.deploy.graphs.inputs import Feed, write_arrays
-from chipwise.errors import InputError, SpecError
+from chipwise.core.python_files import is_name
+from chipwise.deploy import graphs
+from chipwise.deploy.graphs.inputs import Shapes, write_arrays
+from chipwise.errors import InputError
 
-OPSET = 17
+Inputs = Sequence[object] | Mapping[str, object]
+"""Examples of a module's inputs: its arguments in order, or by name."""
 
 
 @runtime_checkable
@@ -35,65 +37,73 @@ class Module(Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelFile:
+    """A model as an ONNX file, with what is still to be given to it.
+
+    Attributes:
+        path: The file.
+        name: What the user calls the model.
+        data: A ``.npz`` file with data for its inputs.
+        shapes: Sizes of open axes of its inputs.
+        values: Inputs that are fixed to a value.
+    """
+
+    path: Path
+    name: str
+    data: Path | None
+    shapes: Shapes
+    values: Mapping[str, float]
+
+
+def is_module(model: object) -> bool:
+    """Whether ``model`` is a PyTorch module, or the name of one: ``package.module:name`` or ``file.py:name``."""
+    return isinstance(model, Module) or (isinstance(model, str) and is_name(model))
+
+
+def name_of(model: object) -> str:
+    """What the user calls a model: its file or name, or the class of a module."""
+    return str(model) if isinstance(model, str | Path) else type(model).__name__
+
+
 @contextlib.contextmanager
 def on_disk(
-    model: str | Path | Module, inputs: Sequence[object] | None, data: str | Path | Mapping[str, AnyArray] | None
-) -> Iterator[tuple[Path, Path]]:
-    """The paths of a model's file and of its data; what is no file is written to a temporary folder.
+    model: str | Path | Module,
+    *,
+    inputs: str | Path | Inputs | None = None,
+    data: str | Path | Mapping[str, AnyArray] | None = None,
+    shapes: Mapping[str, Sequence[int]] | None = None,
+    values: Mapping[str, float] | None = None,
+) -> Iterator[ModelFile]:
+    """The model as a file; what is no file yet is written to a temporary folder.
 
     Args:
-        model: An ONNX file, or a module.
-        inputs: Examples of a module's inputs, by whose shapes it is traced; without ``data`` they are the data.
-        data: A file of data, or arrays by the names of inputs.
+        model: An ONNX file, a module, or the name of one, which is imported.
+        inputs: A module's examples, by whose shapes it is exported; for a file, and for a module too, a ``.npz`` file.
+        data: A file of data, or arrays by the names of inputs. Default: ``inputs``.
+        shapes: Sizes of open axes of a file's inputs, or the shapes of a module's inputs instead of ``inputs``.
+        values: Inputs that are fixed to a value.
 
     Raises:
-        InputError: torch cannot export the module, or ``inputs`` do not belong to a file.
+        InputError: The module cannot be imported, run on these inputs or exported, or ``inputs`` do not fit the model.
     """
-    with tempfile.TemporaryDirectory() as room:
-        path = Path(model) if isinstance(model, str | Path) else Path(room) / f"{type(model).__name__}.onnx"
-        given = data
-        if not isinstance(model, str | Path):
-            if inputs is None:
-                raise InputError("inputs: a PyTorch module is traced on examples; give inputs=(x,)")
-            feed = export_module(model, inputs, path)
-            given = feed if data is None else data
-        elif inputs is not None or given is None:
-            raise InputError(f"inputs: only apply to PyTorch modules; {model} is a file, so give a .npz file")
-        if not isinstance(given, Mapping):
-            yield path, Path(given)
-            return
-        arrays = Path(room) / "data.npz"
-        write_arrays(arrays, {name: np.asarray(array) for name, array in given.items()})
-        yield path, arrays
-
-
-def export_module(module: Module, inputs: Sequence[object], path: Path) -> Feed:
-    """Writes a module as an ONNX file for inputs of these shapes; returns them by the names of its arguments.
-
-    Raises:
-        InputError: torch cannot export it.
-        MissingExtra: torch is not installed.
-    """
-    require("torch")
-    require("onnx")
-    import torch
-
-    names = [name for name in inspect.signature(module.forward).parameters if name != "self"][: len(inputs)]
-    if not inputs or len(names) < len(inputs):
-        raise SpecError(f"{type(module).__name__} takes {len(names)} inputs, not {len(inputs)}", field="inputs")
-    tensors = tuple(item if isinstance(item, torch.Tensor) else torch.as_tensor(np.asarray(item)) for item in inputs)
-    was_training, fast = module.training, torch.backends.mha.get_fastpath_enabled()
-    torch.backends.mha.set_fastpath_enabled(False)  # an operator of its own, which ONNX lacks
-    try:
-        module.train(False)
-        with warnings.catch_warnings(), torch.no_grad():
-            warnings.simplefilter("ignore")
-            export: Callable[..., object] = torch.onnx.export
-            export(module, tensors, str(path), input_names=names, opset_version=OPSET, dynamo=False)
-    except Exception as error:  # torch raises errors of many kinds
-        reason = " ".join(str(error).split())[:300]
-        raise InputError(f"{type(module).__name__} cannot be exported to ONNX: {reason}") from error
-    finally:
-        module.train(was_training)
-        torch.backends.mha.set_fastpath_enabled(fast)
-    return {name: tensor.detach().cpu().numpy() for name, tensor in zip(names, tensors, strict=True)}
+    given = {name: tuple(shape) for name, shape in (shapes or {}).items()}
+    with tempfile.TemporaryDirectory(prefix="chipwise-") as room:
+        if is_module(model):
+            require("torch")
+            require("onnx")
+            name, path, feed, fixed = graphs.exported(
+                model, Path(room), inputs=inputs, shapes=given, values=values or {}
+            )
+            data = feed if data is None and inputs is not None else data
+            given = {}
+        elif not isinstance(model, str | Path) or not isinstance(inputs, str | Path | None):
+            raise InputError(f"inputs: {model} is a file, so give its data as a .npz file, and shapes for open axes")
+        else:
+            name, path, fixed = str(model), Path(model), dict(values or {})
+            data = inputs if data is None else data
+        if isinstance(data, Mapping):
+            arrays = Path(room) / "data.npz"
+            write_arrays(arrays, {each: np.asarray(array) for each, array in data.items()})
+            data = arrays
+        yield ModelFile(path=path, name=name, data=None if data is None else Path(data), shapes=given, values=fixed)

@@ -1,10 +1,12 @@
-"""Estimates and explains ONNX files of users: by the law on any chip, by a profile on this machine."""
+"""Estimates and explains ONNX files and PyTorch modules of users: by the law, or here by a profile."""
 
 from __future__ import annotations
 
+import contextlib
 import re
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from chipwise.core.extras import require
@@ -12,6 +14,7 @@ from chipwise.core.results import ResultTable
 from chipwise.core.statistics import percentile_interval
 from chipwise.core.workers import answer_of
 from chipwise.deploy import graphs as running
+from chipwise.deploy.graphs.modules import Inputs, ModelFile, Module, is_module, name_of, on_disk
 from chipwise.design.models.this_machine import is_here
 from chipwise.errors import ChipwiseError, InputError, SpecError, Unsupported, counted
 from chipwise.hardware import datasheet
@@ -34,96 +37,138 @@ OWN_RUNTIMES = ("onnxruntime", "ort", "onnx")
 
 
 class GraphTable(ResultTable[RunEstimate]):
-    """Estimates of one ONNX file on several devices, fastest first."""
+    """Estimates of one ONNX file or PyTorch module on several devices, fastest first."""
 
 
 Shapes = Mapping[str, Sequence[int]]
 Values = Mapping[str, float]
 
 
-def as_graph(model: object, shapes: Shapes | None = None, values: Values | None = None) -> Path | None:
-    """The path of an ONNX file; None if ``model`` is another model.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GraphQuestion:
+    """A user's graph, and what is asked about it.
 
-    Raises:
-        InputError: ``shapes`` or ``values`` are given for another model.
+    Attributes:
+        model: The path of an ONNX file, a PyTorch module, or the name of one.
+        inputs: Examples of a module's inputs.
+        shapes: Sizes of open axes, by input or axis; for a module the shapes of its inputs instead of ``inputs``.
+        values: Inputs that are fixed to a value.
+        runtime: The runtime; the law was fitted to ONNX Runtime.
+        weights: The format in which the chip computes. Default: the graph's own.
+        threads: Threads of this machine's runtime.
     """
-    if isinstance(model, str | Path) and Path(model).suffix.lower() == ".onnx":
-        return Path(model)
-    if shapes is not None or values is not None:
-        raise InputError(f"shapes, values: only apply to .onnx files, not to {model}")
-    return None
+
+    model: str | Path | Module
+    inputs: Inputs | None = None
+    shapes: Shapes | None = None
+    values: Values | None = None
+    runtime: str | None = None
+    weights: str | None = None
+    threads: int = 1
+
+    @property
+    def name(self) -> str:
+        """The file, the name of the module, or its class."""
+        return name_of(self.model)
+
+    @contextlib.contextmanager
+    def opened(self, fixed_to: Path | None = None) -> Iterator[tuple[Graph, ModelFile]]:
+        """The graph and its file, which lasts as long as the context.
+
+        Args:
+            fixed_to: A file to write the graph with its axes and values fixed to.
+
+        Raises:
+            InputError: The model cannot be read, an axis or input is not given, or a shape or value does not fit.
+            Unsupported: A custom operator.
+        """
+        require("onnxruntime")
+        with on_disk(self.model, inputs=self.inputs, shapes=self.shapes, values=self.values) as file:
+            graph = reading.read_graph(file.path, file.shapes, file.values, fixed_to=fixed_to)
+            yield replace(graph, path=file.name), file
+
+    def read(self) -> Graph:
+        """The graph; see :meth:`opened`."""
+        with self.opened() as (graph, _):
+            return graph
+
+    def refuse(self, others: Mapping[str, object]) -> None:
+        """Refuses arguments that do not apply to graphs.
+
+        Raises:
+            InputError: One of ``others`` is set.
+        """
+        for name, value in others.items():
+            if value:
+                raise InputError(
+                    f"{name}: does not apply to {self.name}, whose inputs have shapes of their own; give them with "
+                    "shapes (--shape)"
+                )
 
 
-def refuse_others(file: Path, others: Mapping[str, object]) -> None:
-    """Refuses arguments that do not apply to ONNX files.
-
-    Raises:
-        InputError: One of ``others`` is set.
-    """
-    for name, value in others.items():
-        if value:
-            raise InputError(
-                f"{name}: does not apply to {file.name}, whose inputs have shapes of their own; give them with shapes "
-                "(--shape)"
-            )
-
-
-def estimate_graph(
-    path: str | Path,
+def as_graph(
+    model: object,
     *,
-    device: str | Path | DeviceProfile,
+    inputs: Inputs | None = None,
     shapes: Shapes | None = None,
     values: Values | None = None,
     runtime: str | None = None,
     weights: str | None = None,
     threads: int = 1,
-) -> RunEstimate:
-    """Predicts the time of one pass of an ONNX file by the law of its operators' classes.
-
-    Args:
-        path: The file.
-        device: A data sheet, or ``here``, whose speeds are measured in a second.
-        shapes: Sizes of open axes, by input or axis.
-        values: Inputs that are fixed to a value.
-        runtime: The runtime; the law was fitted to ONNX Runtime.
-        weights: The format in which the chip computes. Default: the file's own.
-        threads: Threads of this machine's runtime.
+) -> GraphQuestion | None:
+    """What is asked about an ONNX file or a PyTorch module; None if ``model`` is another model.
 
     Raises:
-        InputError: The file cannot be read, an open axis is not given, or a shape or value does not fit.
+        InputError: ``inputs``, ``shapes`` or ``values`` are given for another model.
+    """
+    if isinstance(model, Module) or (isinstance(model, str | Path) and (is_module(model) or is_onnx(model))):
+        return GraphQuestion(
+            model=model, inputs=inputs, shapes=shapes, values=values, runtime=runtime, weights=weights, threads=threads
+        )
+    if inputs is not None or shapes is not None or values is not None:
+        raise InputError(
+            f"inputs, shapes, values: only apply to .onnx files and PyTorch modules, not to {name_of(model)}"
+        )
+    return None
+
+
+def is_onnx(model: str | Path) -> bool:
+    """Whether ``model`` is the path of an ONNX file."""
+    return Path(model).suffix.lower() == ".onnx"
+
+
+def estimate_graph(asked: GraphQuestion, device: str | Path | DeviceProfile) -> RunEstimate:
+    """Predicts the time of one pass of a graph by the law of its operators' classes.
+
+    Args:
+        asked: The graph and what is asked.
+        device: A data sheet, or ``here``, whose speeds are measured in a second.
+
+    Raises:
+        InputError: The model cannot be read, an open axis is not given, or a shape or value does not fit.
         Unsupported: A custom operator, or a chip without a rate for the graph.
     """
-    require("onnxruntime")
-    graph = reading.read_graph(path, shapes, values)
-    return estimate_on(graph, _chip(device, graph, weights=weights, runtime=runtime, threads=threads), runtime=runtime)
+    graph = asked.read()
+    return estimate_on(graph, _chip(device, graph, asked), runtime=asked.runtime)
 
 
-def estimate_graph_on(
-    path: str | Path,
-    devices: Sequence[str] | str,
-    *,
-    shapes: Shapes | None = None,
-    values: Values | None = None,
-    runtime: str | None = None,
-    weights: str | None = None,
-) -> GraphTable:
+def estimate_graph_on(asked: GraphQuestion, devices: Sequence[str] | str) -> GraphTable:
     """:func:`estimate_graph` on several devices, or on ``all`` that list a rate for the graph; fastest first."""
-    require("onnxruntime")
-    graph = reading.read_graph(path, shapes, values)
+    graph = asked.read()
     names = datasheet.names() if devices == "all" else [devices] if isinstance(devices, str) else devices
     if not names:
         raise SpecError("name at least one device", field="devices")
     found = []
     for name in names:
         try:
-            chip = _chip(name, graph, weights=weights, runtime=runtime, threads=1)
+            chip = _chip(name, graph, asked)
         except Unsupported:
             if devices != "all":
                 raise
             continue
-        found.append(estimate_on(graph, chip, runtime=runtime))
+        found.append(estimate_on(graph, chip, runtime=asked.runtime))
     found.sort(key=lambda each: each.latency_s)
-    return GraphTable(f"{path} on {counted(len(found), 'device')}", found)
+    return GraphTable(f"{asked.name} on {counted(len(found), 'device')}", found)
 
 
 class GraphRows:
@@ -137,9 +182,9 @@ class GraphRows:
 
         The columns ``shape`` and ``value`` hold texts as on the command line, with semicolons between them.
         """
-        if (file := as_graph(row.get("model", ""))) is None:
+        if not is_onnx(file := row.get("model", "")):  # a table names no code to run
             return None
-        key = (str(file), row.get("shape", ""), row.get("value", ""))
+        key = (file, row.get("shape", ""), row.get("value", ""))
         try:
             if key not in self._graphs:
                 shapes, values = ([part for part in text.split(";") if part.strip()] for text in key[1:])
@@ -147,7 +192,7 @@ class GraphRows:
                 self._graphs[key] = reading.read_graph(file, *given)
             graph = self._graphs[key]
             runtime, weights = row.get("runtime") or None, row.get("weights") or None
-            chip = _chip(row.get("device", ""), graph, weights=weights, runtime=runtime, threads=1)
+            chip = _chip(row.get("device", ""), graph, GraphQuestion(model=file, runtime=runtime, weights=weights))
         except ChipwiseError as error:
             return {"error": str(error)}
         found = estimate_on(graph, chip, runtime=runtime)
@@ -156,34 +201,23 @@ class GraphRows:
         return ends | {"provenance": "; ".join([found.provenance, *found.notes])}
 
 
-def explain_graph(
-    path: str | Path,
-    *,
-    device: str | Path | DeviceProfile,
-    shapes: Shapes | None = None,
-    values: Values | None = None,
-    runtime: str | None = None,
-    weights: str | None = None,
-    threads: int = 1,
-) -> GraphExplanation:
-    """Explains where the time of a pass of an ONNX file goes. The arguments are those of :func:`estimate_graph`.
+def explain_graph(asked: GraphQuestion, device: str | Path | DeviceProfile) -> GraphExplanation:
+    """Explains where the time of a pass of a graph goes. The arguments are those of :func:`estimate_graph`.
 
     On this machine the operators are measured, with the axes and values fixed.
     """
-    require("onnxruntime")
     if not is_here(device):
-        graph = reading.read_graph(path, shapes, values)
-        chip = _chip(device, graph, weights=weights, runtime=runtime, threads=threads)
-        return explained(graph, chip, estimate_on(graph, chip, runtime=runtime))
+        graph = asked.read()
+        chip = _chip(device, graph, asked)
+        return explained(graph, chip, estimate_on(graph, chip, runtime=asked.runtime))
     with tempfile.TemporaryDirectory(prefix="chipwise-") as room:
-        fixed = Path(room) / "fixed.onnx"
-        graph = reading.read_graph(path, shapes, values, fixed_to=fixed)
-        chip = _own_chip(graph, weights=weights, runtime=runtime, threads=threads)
-        feed = Path(room) / "feed.npz"
-        running.write_arrays(feed, running.feed_for(fixed, {}, {}, None))
-        request = {"model": str(fixed), "feed": str(feed), "threads": threads, "folder": room, "timed": True}
-        request["external"] = str(Path(path).absolute().parent)
-        told = answer_of("chipwise.deploy.graphs.sessions", request, timeout_s=PROFILE_S, name="profile")
+        fixed, feed = Path(room) / "fixed.onnx", Path(room) / "feed.npz"
+        with asked.opened(fixed_to=fixed) as (graph, file):
+            chip = _own_chip(graph, asked)
+            running.write_arrays(feed, running.feed_for(fixed, {}, {}, file.data))
+            request = {"model": str(fixed), "feed": str(feed), "threads": asked.threads, "folder": room, "timed": True}
+            request["external"] = str(file.path.absolute().parent)
+            told = answer_of("chipwise.deploy.graphs.sessions", request, timeout_s=PROFILE_S, name="profile")
     pass_s = percentile_interval(told["pass_s"], 0.5, confidence=0.9)
     operators = measured_operators(graph, chip, told["rows"], pass_s.value)
     latency = Predicted(value=pass_s.value, low=pass_s.low, high=pass_s.high)
@@ -191,9 +225,9 @@ def explain_graph(
     shares: dict[str, float] = {}
     for each in operators:
         shares[each.kind] = shares.get(each.kind, 0.0) + (each.seconds or 0.0) / pass_s.value
-    clock = "CPU time of the thread" if threads == 1 else f"{threads} threads"
+    clock = "CPU time of the thread" if asked.threads == 1 else f"{asked.threads} threads"
     found = RunEstimate(
-        model=str(path),
+        model=asked.name,
         setting=setting_of(graph, graph.dtype),
         device=chip.name,
         runtime=RUNTIME,
@@ -259,23 +293,22 @@ def measured_operators(
     return tuple(found)
 
 
-def _chip(
-    device: str | Path | DeviceProfile, graph: Graph, *, weights: str | None, runtime: str | None, threads: int
-) -> Chip | Npu:
+def _chip(device: str | Path | DeviceProfile, graph: Graph, asked: GraphQuestion) -> Chip | Npu:
     """The chip as the law sees it."""
     if not is_here(device):
-        if threads != 1:
+        if asked.threads != 1:
             raise InputError("threads: only applies to this machine; name cores, such as core-i7-13700k:4-cores")
         named = device if isinstance(device, DeviceProfile) else str(device)
-        npu = npu_of(named, graph, runtime=runtime, weights=weights)
+        npu = npu_of(named, graph, runtime=asked.runtime, weights=asked.weights)
         if npu is not None:
             return npu
-        return by_sheet(datasheet.load(named) if isinstance(named, str) else named, graph, weights)
-    return _own_chip(graph, weights=weights, runtime=runtime, threads=threads)
+        return by_sheet(datasheet.load(named) if isinstance(named, str) else named, graph, asked.weights)
+    return _own_chip(graph, asked)
 
 
-def _own_chip(graph: Graph, *, weights: str | None, runtime: str | None, threads: int) -> Chip:
+def _own_chip(graph: Graph, asked: GraphQuestion) -> Chip:
     """This machine as the law sees it; its speeds are measured."""
+    weights, runtime, threads = asked.weights, asked.runtime, asked.threads
     if weights is not None and weights != graph.dtype:
         raise SpecError(f"this file computes in {graph.dtype} here; chipwise quantize writes others", field="weights")
     if runtime is not None and runtime.lower() not in OWN_RUNTIMES:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -11,6 +12,7 @@ from chipwise.core.files import read_text, write_atomic
 from chipwise.core.results import Result
 from chipwise.core.version import VERSION
 from chipwise.deploy.graphs.inputs import Feed, write_arrays
+from chipwise.deploy.graphs.modules import Inputs, ModelFile, Module, on_disk
 from chipwise.deploy.graphs.reading import external_files, feed_for
 from chipwise.deploy.kits.kits import FEED, Kit, check_folder, parse_whole, read_results, write
 from chipwise.deploy.kits.llama_bench import format_of, is_llama_bench, measurements_of, read_llama_bench
@@ -18,7 +20,6 @@ from chipwise.deploy.measure.measurement import Measurement
 from chipwise.deploy.measure.store import IMPORTED, MeasurementStore
 from chipwise.deploy.runtimes import table_name
 from chipwise.design.models.measuring import (
-    as_shapes,
     check_graph,
     design_of_model,
     exported_file,
@@ -98,7 +99,7 @@ class Imported(Result):
 
 
 def kit(
-    source: str | Path,
+    source: str | Path | Module,
     *,
     out: str | Path | None = None,
     device: str | None = None,
@@ -111,7 +112,7 @@ def kit(
     weights: str | None = None,
     shapes: Mapping[str, Sequence[int]] | None = None,
     values: Mapping[str, float] | None = None,
-    inputs: str | Path | None = None,
+    inputs: str | Path | Inputs | None = None,
 ) -> PackedKit:
     """Packs models, a script and instructions, to copy to another device and measure there.
 
@@ -131,7 +132,7 @@ def kit(
         prompt: Prompt tokens of a model's workload. Default: a winner's own, else 64.
         new: New tokens of a model's workload. Default: a winner's own, else 64.
         weights: Weight format of a model that is built here. Default: fp32.
-        shapes: As in :func:`measure`, for any other ONNX graph.
+        shapes: As in :func:`measure`, for any other ONNX graph or a module.
         values: As in :func:`measure`.
         inputs: As in :func:`measure`; the data are packed.
 
@@ -144,7 +145,7 @@ def kit(
         raise InputError(f"candidates: must be at least 0, not {candidates}")
     chosen = None if runtime is None else table_name(runtime)
     created = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
-    if holds_run(Path(source)):
+    if isinstance(source, str | Path) and holds_run(Path(source)):
         model_only: dict[str, object] = {"batch": batch, "prompt": prompt, "new": new, "weights": weights}
         model_only |= {"shapes": shapes, "values": values, "inputs": inputs}
         if given := [name for name, value in model_only.items() if value is not None]:
@@ -167,30 +168,33 @@ def kit(
             on_note=notes.append,
         )
         return PackedKit(folder, packed, tuple(notes))
-    name = str(source)
-    chosen = chosen or runtime_of(name)
-    check_runtimes([chosen])
-    workload, usual_threads = usual_request(name, batch=batch, prompt=prompt, new=new)
-    folder = Path(out) if out is not None else Path(f"kit-{Path(source).stem or 'model'}")
-    check_folder(folder)
-    models = folder / "models"
-    feed: Feed | None = None
-    if is_graph(name, own=shapes is not None or values is not None or inputs is not None):
-        check_graph(name, chosen, {"batch": batch, "prompt": prompt, "new": new, "weights": weights})
-        feed, workload = (
-            feed_for(name, as_shapes(shapes), values or {}, inputs),
-            Workload(prompt_tokens=1, new_tokens=1),
-        )
-    path, design = exported_file(name, models, runtime=chosen, weights=weights, workload=workload)
-    if path.parent != models:
-        models.mkdir(parents=True, exist_ok=True)
-        for file in (path, *(external_files(path) if path.suffix == ".onnx" else ())):
-            write_atomic(models / file.relative_to(path.parent), file.read_bytes())
-        path = models / path.name
-    if feed is not None:
-        write_arrays(path.with_suffix(FEED), feed)
+    own = shapes is not None or values is not None or inputs is not None
+    with contextlib.ExitStack() as room:
+        graph: ModelFile | None = None
+        if is_graph(source, own=own):
+            check_graph(source, chosen, {"batch": batch, "prompt": prompt, "new": new, "weights": weights})
+            graph = room.enter_context(on_disk(source, inputs=inputs, shapes=shapes, values=values))
+        name = str(source if graph is None else graph.path)
+        chosen = chosen or runtime_of(name)
+        check_runtimes([chosen])
+        workload, usual_threads = usual_request(name, batch=batch, prompt=prompt, new=new)
+        folder = Path(out) if out is not None else Path(f"kit-{Path(name).stem or 'model'}")
+        check_folder(folder)
+        models = folder / "models"
+        if graph is None:
+            feed: Feed = {}
+            path, design = exported_file(name, models, runtime=chosen, weights=weights, workload=workload)
+        else:
+            feed = feed_for(graph.path, graph.shapes, graph.values, graph.data)
+            path, design, workload = graph.path, None, Workload(prompt_tokens=1, new_tokens=1)
+        if path.parent != models:
+            models.mkdir(parents=True, exist_ok=True)
+            for file in (path, *(external_files(path) if path.suffix == ".onnx" else ())):
+                write_atomic(models / file.relative_to(path.parent), file.read_bytes())
+            path = models / path.name
     model = described(path, folder, design, chosen)
-    if feed is not None:
+    if feed:
+        write_arrays(path.with_suffix(FEED), feed)
         model = replace(model, inputs={name: array.shape for name, array in feed.items()})
     packed = Kit(
         created=created,

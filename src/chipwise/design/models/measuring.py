@@ -16,7 +16,7 @@ from chipwise.deploy.export.exporters import check_memory, suffix_of
 from chipwise.deploy.export.gguf_read import read_design
 from chipwise.deploy.export.hf import load_pretrained
 from chipwise.deploy.graphs.inputs import Feed, write_arrays
-from chipwise.deploy.graphs.modules import Module, on_disk
+from chipwise.deploy.graphs.modules import Inputs, Module, is_module, name_of, on_disk
 from chipwise.deploy.graphs.reading import feed_for, needs_feed
 from chipwise.deploy.measure import harness
 from chipwise.deploy.measure.measurement import Measurement
@@ -96,7 +96,7 @@ def measure(
     keep: bool = True,
     shapes: Mapping[str, Sequence[int]] | None = None,
     values: Mapping[str, float] | None = None,
-    inputs: str | Path | Sequence[object] | None = None,
+    inputs: str | Path | Inputs | None = None,
     profile: bool = False,
 ) -> Measured:
     """Measures a model on this machine, or on another one over ssh.
@@ -104,7 +104,7 @@ def measure(
     Args:
         model: A winner's folder, an exported file (``.onnx``, ``.gguf``), a Hugging Face folder or ``config.json``, a
             spec file, or a known name. Models without weights are measured with random ones. Also any other ONNX file,
-            or a PyTorch module.
+            a PyTorch module, or the name of one, ``package.module:build`` or ``file.py:build``, which is imported.
         runtime: The runtime to measure in. Default: llama.cpp for GGUF files, else ONNX Runtime.
         threads: Threads of the runtime. Default: the run's own for a winner, else 1.
         batch: Concurrent requests. Default: the run's own for a winner, else 1.
@@ -115,10 +115,11 @@ def measure(
         ambient_c: Temperature of the surroundings in degrees Celsius, stored with a sustained measurement.
         remote: ``user@host`` of a machine with Python, numpy and the runtime.
         keep: Whether to save the result to the measurement store.
-        shapes: Any other ONNX graph: shapes of inputs with open axes. An open first axis is 1 unless given.
-        values: Any other ONNX graph: values that fill whole inputs.
+        shapes: Any other ONNX graph: shapes of inputs with open axes. An open first axis is 1 unless given. A module:
+            the shapes of its arguments.
+        values: Any other ONNX graph: values that fill whole inputs. A module: also arguments that are numbers.
         inputs: Any other ONNX graph: a ``.npz`` file with an array for each input. Default: random numbers, indices
-            within their tables, masks of ones. A module: its inputs, as ``(x,)``.
+            within their tables, masks of ones. A module: such a file, or its arguments, as ``(x,)`` or by name.
         profile: Also measure the operators of an ONNX graph.
 
     Raises:
@@ -136,11 +137,14 @@ def measure(
         if sustained_s is None:
             raise SpecError("is for a sustained measurement; give sustained_s, too", field="ambient")
         ambient_of(ambient_c)
-    if not isinstance(model, str | Path) or not isinstance(inputs, str | Path | None):
-        with on_disk(model, inputs if isinstance(inputs, Sequence) else None, None) as (file, data):
-            check_graph(file.stem, runtime or "onnxruntime", text_only)
-            feed = feed_for(file, {}, {}, data)
-            return _measure_graph(file, feed, threads=threads or 1, keep=keep, profile=profile)
+    own = shapes is not None or values is not None or inputs is not None or profile
+    if (weights is None or is_module(model)) and is_graph(model, own=own):
+        if remote is None:
+            harness.check_threads(threads or 1)
+        check_graph(model, None if runtime is None else table_name(runtime), text_only)
+        with on_disk(model, inputs=inputs, shapes=shapes, values=values) as file:
+            feed = feed_for(file.path, file.shapes, file.values, file.data)
+            return _measure_graph(file.path, feed, threads=threads or 1, keep=keep, profile=profile)
     model = str(model)
     runtime = table_name(runtime or runtime_of(model))
     winner = read_winner(Path(model))
@@ -148,11 +152,6 @@ def measure(
     threads = threads or usual_threads
     if remote is None:
         harness.check_threads(threads)
-    own = shapes is not None or values is not None or inputs is not None or profile
-    if weights is None and is_graph(model, own=own):
-        check_graph(model, runtime, text_only)
-        feed = feed_for(model, as_shapes(shapes), values or {}, inputs)
-        return _measure_graph(Path(model), feed, threads=threads, keep=keep, profile=profile)
     with tempfile.TemporaryDirectory() as room:
         path, design = exported_file(
             model,
@@ -234,37 +233,38 @@ def timed(
     )
 
 
-def as_shapes(shapes: Mapping[str, Sequence[int]] | None) -> dict[str, tuple[int, ...]]:
-    """Shapes of inputs as tuples."""
-    return {name: tuple(shape) for name, shape in (shapes or {}).items()}
-
-
-def is_graph(model: str, *, own: bool) -> bool:
-    """Whether ``model`` is an ONNX graph that is run on data for its inputs, ``own`` ones or made ones.
+def is_graph(model: str | Path | Module, *, own: bool) -> bool:
+    """Whether ``model`` is a module or an ONNX graph that is run on data for its inputs, ``own`` ones or made ones.
 
     Raises:
-        InputError: It is no ONNX file, and data are given.
+        InputError: It is neither, and data are given.
     """
+    if not isinstance(model, str | Path) or is_module(model):
+        return True
     if Path(model).suffix != ".onnx":
         if own:
-            raise InputError(f"{model}: shapes, values, inputs and profile only apply to .onnx files")
+            raise InputError(
+                f"{model}: shapes, values, inputs and profile only apply to .onnx files and PyTorch modules"
+            )
         return False
     return own or needs_feed(model)
 
 
-def check_graph(model: str, runtime: str, refused: Mapping[str, object]) -> None:
-    """Checks the request for an ONNX graph that is run on data.
+def check_graph(model: object, runtime: str | None, refused: Mapping[str, object]) -> None:
+    """Checks the request for an ONNX graph or a module that is run on data.
 
     Raises:
         InputError: An argument of ``refused`` is given, or the runtime runs no such graphs.
     """
     if given := [name for name, value in refused.items() if value is not None]:
         raise InputError(
-            f"{', '.join(given)}: does not apply to {model}, whose inputs have shapes of their own; give them with "
-            "shapes (--shape)"
+            f"{', '.join(given)}: does not apply to {name_of(model)}, whose inputs have shapes of their own; give them "
+            "with shapes (--shape)"
         )
-    if runtime != "onnxruntime":
-        raise InputError(f"{model}: graphs with inputs of their own are measured in onnxruntime, not {runtime}")
+    if runtime not in (None, "onnxruntime"):
+        raise InputError(
+            f"{name_of(model)}: graphs with inputs of their own are measured in onnxruntime, not {runtime}"
+        )
 
 
 def _measure_graph(path: Path, feed: Feed, *, threads: int, keep: bool, profile: bool) -> Measured:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from chipwise.deploy.graphs.modules import export_module
+from chipwise.deploy.graphs import export_module
 from chipwise.deploy.graphs.sessions import clock_for, opened
 from chipwise.design.modules.user_module import UserModule, read_module
 from chipwise.design.strategies.executors import Outcome

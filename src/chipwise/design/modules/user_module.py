@@ -11,8 +11,6 @@ The file defines
 
 from __future__ import annotations
 
-import sys
-import traceback
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,7 +19,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from chipwise.core.python_files import run_file
+from chipwise.core.python_files import run_file, users_code
 from chipwise.design.strategies.strategy import Rows
 from chipwise.errors import InputError
 
@@ -79,14 +77,8 @@ def read_module(file: str | Path) -> UserModule:
 def _run(path: Path) -> ModuleType:
     if not path.is_file():
         raise InputError(f"{path}: there is no such file")
-    if str(path.parent) not in sys.path:
-        sys.path.append(str(path.parent))  # for the modules next to it
-    try:
+    with users_code(path.name):
         held = run_file(path)
-    except Exception as error:
-        at = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(path)]
-        line = f":{at[-1]}" if at else ""
-        raise InputError(f"{path.name}{line}: {type(error).__name__}: {error}") from None
     if held is None:
         raise InputError(f"{path}: not a Python file")
     return held

@@ -18,7 +18,7 @@ from pathlib import Path
 import numpy as np
 
 from chipwise.core.arrays import AnyArray, Float64Array
-from chipwise.core.python_files import run_file
+from chipwise.core.python_files import run_file, users_code
 from chipwise.core.statistics import Z90
 from chipwise.deploy.graphs.inputs import Samples
 from chipwise.errors import InputError, MeasurementError, SpecError
@@ -159,10 +159,8 @@ def load_metric(text: str) -> Metric:
     file, _, name = text.rpartition(":")
     if not file or not name.isidentifier():
         raise SpecError(f"{text!r} names no function; write it like metric.py:score", field="--metric")
-    try:
+    with users_code(Path(file).name):
         module = run_file(Path(file))
-    except Exception as error:  # the user's code
-        raise SpecError(f"failed: {type(error).__name__}: {error}", file=file) from error
     if module is None:
         raise SpecError("there is no such Python file", file=file)
     found = getattr(module, name, None)

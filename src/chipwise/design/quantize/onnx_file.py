@@ -29,7 +29,7 @@ from chipwise.core.extras import require
 from chipwise.core.files import build, check_output, storage
 from chipwise.core.results import Result
 from chipwise.deploy.graphs.inputs import Samples, check_samples, samples_of, with_shapes
-from chipwise.deploy.graphs.modules import Module, on_disk
+from chipwise.deploy.graphs.modules import Inputs, Module, on_disk
 from chipwise.deploy.graphs.reading import external_files, inputs_of
 from chipwise.deploy.kits.kits import sha256_of
 from chipwise.deploy.measure.harness import check_threads
@@ -106,7 +106,7 @@ def quantize(
     data: str | Path | Mapping[str, AnyArray],
     loss: str | float = "<= 1 %",
     metric: str | None = None,
-    inputs: Sequence[object] | None = None,
+    inputs: Inputs | None = None,
     shapes: Mapping[str, Sequence[int]] | None = None,
     values: Mapping[str, float] | None = None,
     out: str | Path | None = None,
@@ -120,11 +120,14 @@ def quantize(
     for module in ("onnx", "onnxruntime", "scipy"):
         require(module)
     limit = parse_loss(loss)
-    with on_disk(model, inputs, data) as (source, file):
+    with on_disk(model, inputs=inputs, data=data, shapes=shapes, values=values) as model_file:
+        source, file = model_file.path, model_file.data
+        if file is None:
+            raise SpecError("give a .npz file, a folder of them, or arrays by the names of inputs", field="data")
         target = Path(out if out is not None else f"{source.stem}.quantised.onnx")
         check_output(target, source=source)
         check_threads(threads)
-        values, fixed = dict(values or {}), {name: tuple(shape) for name, shape in (shapes or {}).items()}
+        values, fixed = dict(model_file.values), dict(model_file.shapes)
         known = with_shapes(source, inputs_of(source), fixed)
         samples = samples_of(source, known, file, values, with_extra=metric is not None)
         check_samples(samples, LEAST_SAMPLES, file)
