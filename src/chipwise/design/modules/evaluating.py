@@ -40,23 +40,32 @@ def price_row(row: Rows, *, file: str, folder: str, seed: int) -> Outcome:
     return Outcome(objectives=[latency.p50, float(parameters_of(module))])
 
 
-def train_row(row: Rows, *, file: str, cpu_s: float, seed: int) -> Outcome:
-    """Validation loss after a training of ``cpu_s`` CPU seconds."""
-    user = _module(file)
-    return Outcome(objectives=[_trained(user, _built(user, row, seed), cpu_s)])
+def weights_of(row: Rows, folder: str | Path) -> Path:
+    """Where the weights of a network lie after its first training."""
+    return Path(folder) / f"{'-'.join(map(str, row))}.safetensors"
 
 
-def finish_row(row: Rows, *, file: str, cpu_s: float, seed: int, folder: str) -> Outcome:
-    """Trains a network and writes its weights and graph; loss, P50 and P99, parameters, and the user's test if any."""
-    from safetensors.torch import save_file
-
+def train_row(row: Rows, *, file: str, cpu_s: float, seed: int, folder: str) -> Outcome:
+    """Validation loss after a training of ``cpu_s`` CPU seconds; the weights are written to ``folder``."""
     user = _module(file)
     module = _built(user, row, seed)
     loss = _trained(user, module, cpu_s)
+    _save(module, weights_of(row, folder))
+    return Outcome(objectives=[loss])
+
+
+def finish_row(row: Rows, *, file: str, cpu_s: float, seed: int, folder: str, started: str) -> Outcome:
+    """Trains a network on and writes its weights and graph; loss, P50 and P99, parameters, the user's test if any."""
+    from safetensors.torch import load_file
+
+    user = _module(file)
+    module = _built(user, row, seed)
+    if Path(started).exists():
+        module.load_state_dict(load_file(started))
+    loss = _trained(user, module, cpu_s)
     module.eval()
     score = [] if user.test is None else [float(user.test(module))]
-    weights = {name: value.contiguous().clone() for name, value in module.state_dict().items()}
-    save_file(weights, Path(folder) / "model.safetensors")
+    _save(module, Path(folder) / "model.safetensors")
     latency = latency_of(user, module, Path(folder) / "model.onnx", keep=True)
     return Outcome(objectives=[loss, latency.p50, latency.p99, float(parameters_of(module)), *score])
 
@@ -83,6 +92,12 @@ def latency_of(user: UserModule, module: nn.Module, path: Path, *, keep: bool) -
 def parameters_of(module: nn.Module) -> int:
     """Number of parameters, without buffers."""
     return sum(parameter.numel() for parameter in module.parameters())
+
+
+def _save(module: nn.Module, path: Path) -> None:
+    from safetensors.torch import save_file
+
+    save_file({name: value.contiguous().clone() for name, value in module.state_dict().items()}, path)
 
 
 @lru_cache(maxsize=4)

@@ -2,8 +2,10 @@
 
 1. Networks drawn from the space are exported and timed; a Gaussian process on the choices predicts latency and size of
    the others. A space of few networks is priced whole.
-2. Some networks within the predicted limits are trained briefly, each chosen by the strategy from the losses before.
-3. The best that keeps the limits when it is measured is trained for all that is left of the CPU budget.
+2. Some networks of the largest tenth within the predicted limits are trained briefly, each chosen by the strategy from
+   the losses before. Brief trainings favour small networks, which the long one does not: size is the better guide to
+   begin with (Ning et al. 2021, arXiv:2008.03064, where parameters and FLOPs rank networks as well as most proxies).
+3. The best that keeps the limits when it is measured is trained on for all that is left of the CPU budget.
 """
 
 from __future__ import annotations
@@ -23,7 +25,7 @@ from chipwise.core.files import read_mapping, write_json
 from chipwise.core.record import Record
 from chipwise.core.statistics import Z90
 from chipwise.design.limits import Constraint, relative_excess
-from chipwise.design.modules.evaluating import finish_row, price_row, train_row
+from chipwise.design.modules.evaluating import finish_row, price_row, train_row, weights_of
 from chipwise.design.modules.user_module import Choice, UserModule, read_module
 from chipwise.design.phases.halving import plan_alone
 from chipwise.design.run.budget_spec import Allowance
@@ -42,6 +44,7 @@ PRICED, PRICED_WHOLE = 48, 96  # networks that are timed; largest space that is 
 SPREAD = 0.1  # standard deviation of the ln of final losses of networks of a space
 AGREEMENT = {9: 0.6, 27: 0.4}  # by divisor of a full training: correlation of ln loss then and at the end
 OVERHEAD = 1.1  # CPU time of a training with building, loading data and validation, per second of training
+LARGE, LEAST_LARGE = 0.1, 16  # share, and least number, of the largest networks within the limits, which are trained
 MEASURED = 4  # best networks that are measured before one is trained to the end
 HANGS_AFTER_S, SLOWEST = 120.0, 20.0  # of a training: seconds, and multiples of its CPU budget
 POOL = 4_096  # networks of the space whose costs show whether any keeps the limits
@@ -202,18 +205,33 @@ class ModuleSearch:
         return plan
 
     def _trained(self, cpu_s: float, count: int) -> SearchResult:
-        self._within()
+        smaller = self._smaller(self._within())
         problem = Problem(
             cardinalities=self._cards,
             kinds=self._kinds,
             goals=(Goal(name="loss"),),
-            limits=tuple(Limit(name=item.metric, free=True) for item in self._limits),
-            free=lambda rows: (np.zeros((len(rows), 0)), self._excess(rows)),
+            limits=tuple(Limit(name=name, free=True) for name in (*(item.metric for item in self._limits), "size")),
+            free=lambda rows: (np.zeros((len(rows), 0)), np.column_stack([self._excess(rows), smaller(rows)])),
         )
-        evaluate = partial(train_row, file=str(self.user.file), cpu_s=cpu_s, seed=self._seed)
+        started = self._folder / "started"
+        started.mkdir(exist_ok=True)
+        evaluate = partial(train_row, file=str(self.user.file), cpu_s=cpu_s, seed=self._seed, folder=str(started))
         hangs_s = HANGS_AFTER_S + SLOWEST * cpu_s
         name = "short trainings"
         return self._evaluated(problem, evaluate, count, name=name, strategy=self._strategy, timeout_s=hangs_s)
+
+    def _smaller(self, within: Rows) -> Callable[[Rows], Float64Array]:
+        """By how much networks are smaller, by logs of costs, than the largest of ``within``; 0 or less for those."""
+
+        def logs(rows: Rows) -> Float64Array:
+            costs = self._predictor.costs(rows)
+            return np.column_stack([np.log(costs[name]) for name in COSTS])
+
+        known = logs(within := np.unique(within, axis=0))
+        spread = np.maximum(known.std(axis=0), 1e-6)
+        share = min(1.0, max(LARGE, LEAST_LARGE / len(within)))
+        least = float(np.quantile((known / spread).sum(axis=1), 1 - share)) - 1e-9
+        return lambda rows: least - (logs(rows) / spread).sum(axis=1)
 
     def _excess(self, rows: Rows) -> Float64Array:
         """Predicted violations of the limits, (n, k)."""
@@ -275,7 +293,10 @@ class ModuleSearch:
         self._tell("long training", 0, 1)
         promised = self._predictor.intervals(row)
         write_json(folder / "promised.json", {name: [c.value, c.low, c.high] for name, c in promised.items()})
-        evaluate = partial(finish_row, file=str(self.user.file), cpu_s=left_s, seed=self._seed, folder=str(folder))
+        known = str(weights_of(row, self._folder / "started"))
+        evaluate = partial(
+            finish_row, file=str(self.user.file), cpu_s=left_s, seed=self._seed, folder=str(folder), started=known
+        )
         loss, p50, p99, parameters, *test = _alone(evaluate, row, HANGS_AFTER_S + SLOWEST * left_s)
         self._tell("long training", 1, 1)
         result = ModuleResult(
