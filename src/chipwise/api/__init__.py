@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from chipwise.api.catalogue import devices, models, models_on, runtimes
     from chipwise.api.cost_models import calibrate, learn
     from chipwise.api.explanations import explain, sensitivity
-    from chipwise.api.measuring import export, import_measurements, kit, measure, quantize, teach
+    from chipwise.api.measuring import export, import_measurements, kit, measure, measure_pages, quantize, teach
     from chipwise.api.own_modules import search_module
     from chipwise.api.predictions import (
         EstimateTable,
@@ -92,6 +92,7 @@ __all__ = [
     "load_run",
     "lower",
     "measure",
+    "measure_pages",
     "models",
     "models_on",
     "owned",

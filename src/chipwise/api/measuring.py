@@ -12,7 +12,7 @@ from chipwise.core.extras import require
 from chipwise.deploy.graphs.modules import Inputs, Module, is_module
 from chipwise.deploy.teach import machine
 from chipwise.design import quantize as files
-from chipwise.design.models import exports, kits, measuring
+from chipwise.design.models import exports, kits, measuring, pages
 from chipwise.design.quantize import onnx_file
 from chipwise.errors import SpecError
 
@@ -24,6 +24,7 @@ export = public(exports.export)
 import_measurements = public(kits.import_measurements)
 kit = public(kits.kit)
 measure = public(measuring.measure)
+measure_pages = public(pages.measure_pages)
 teach = public(machine.teach)
 
 

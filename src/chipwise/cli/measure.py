@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Annotated
 
 import typer
@@ -10,9 +11,11 @@ from chipwise import api
 from chipwise.api import answers
 from chipwise.cli import measured, options, output, show
 from chipwise.core import units
+from chipwise.errors import ChipwiseError
 
 
 def command(
+    context: typer.Context,
     model: Annotated[
         str,
         typer.Argument(
@@ -38,6 +41,13 @@ def command(
         str | None,
         typer.Option(help="Measure over ssh on user@host, which needs Python, numpy and the runtime."),
     ] = None,
+    listen: Annotated[
+        str | None,
+        typer.Option(
+            help="Measure in every browser that opens this machine's address, such as a phone's: HOST:PORT, such as "
+            "0.0.0.0:8000. Ctrl-C ends it."
+        ),
+    ] = None,
     shape: options.Shape = None,
     value: options.Value = None,
     inputs: options.Inputs = None,
@@ -56,6 +66,24 @@ def command(
 
     So does a PyTorch module: chipwise measure package.module:build --shape x=1,3,224,224
     """
+    if listen is not None:
+        if runtime not in (None, "browser"):
+            raise typer.BadParameter(f"--listen measures in a browser, not in {runtime}")
+        others = ("sustained", "remote", "shape", "value", "inputs", "profile")
+        output.refuse(context, *others, why="does not apply to --listen")
+        api.measure_pages(
+            model,
+            listen=listen,
+            threads=threads,
+            batch=batch,
+            prompt=prompt,
+            new=new,
+            weights=weights,
+            keep=keep,
+            on_open=_opened,
+            on_result=_as_json if as_json else _shown,
+        )
+        return
     seconds = None if sustained is None else units.parse_field(sustained, "duration", "--sustained")
     with show.waiting("measuring", quiet=as_json):
         outcome = api.measure(
@@ -87,3 +115,25 @@ def command(
         output.say(f"note: {note}")
     if outcome.sustained is not None:
         measured.sustained_lines(outcome.sustained, kept=outcome.thermal_kept)
+
+
+def _opened(address: str, code: str) -> None:
+    """Says where a page is to be opened."""
+    sys.stderr.write(f"\n{code}\n" if code else "")
+    output.notices.print(f"open this address in a browser (#NAME after it names the device); Ctrl-C ends: {address}")
+
+
+def _shown(machine: str, found: api.Measurement | ChipwiseError) -> None:
+    """Prints the measurement of another machine's page, or why there is none."""
+    if isinstance(found, ChipwiseError):
+        output.notices.print(f"{machine}: {found}")
+        return
+    measured.measurement_table(found)
+    clock = units.show(found.environment["clock_step_s"], "time")
+    output.say(f"browser: {found.environment['browser']}; clock in steps of {clock}; WebGPU (not used): "
+               f"{found.environment['webgpu']}")  # fmt: skip
+
+
+def _as_json(machine: str, found: api.Measurement | ChipwiseError) -> None:
+    """Prints it as JSON."""
+    _shown(machine, found) if isinstance(found, ChipwiseError) else show.json_of(found)

@@ -13,7 +13,7 @@ import resource
 import signal
 import sys
 import time
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from dataclasses import replace
 from pathlib import Path
 
@@ -62,10 +62,9 @@ def run(request: Request) -> Reply:
     threads, options = request["threads"], request["options"]
     session = runtime.open(Path(request["model"]), capacity=prompt + new, batch=batch, threads=threads, options=options)
     generator = np.random.default_rng(request["seed"])
-    encodes = "encodes" in session.facts
-    steps = 0 if encodes else max(1, new - 1)
+    steps = 0 if "encodes" in session.facts else max(1, new - 1)
     loop = Loop(session, requested(session, generator, batch=batch, prompt=prompt), steps=steps)
-    steady = _warm_up(loop, request["warm_up_s"])
+    steady = warm_up(loop, request["warm_up_s"])
     outside = session if isinstance(session, Elsewhere) else None
     # before the reference work allocates memory
     peak_memory_bytes = outside.peak_memory_bytes() if outside else sensors.status_bytes("VmHWM")
@@ -81,23 +80,15 @@ def run(request: Request) -> Reply:
     gc.disable()
     energy, clock_hz = sensors.energy(), sensors.frequency_hz(cpus)
     before = read_load(cpus, outside)
-    started, began = time.perf_counter(), clock_of(session)()
-    while True:
-        elapsed = time.perf_counter() - started
-        enough_steps = len(loop.ttft_s if encodes else loop.tpot_s) >= request["min_steps"]
-        if enough_steps and len(loop.ttft_s) >= request["min_prefills"] and elapsed >= request["seconds"]:
-            break
-        if elapsed >= request["most_s"] and len(loop.ttft_s) >= LEAST_PASSES:
-            break
-        loop.cycle(decode=not enough_steps or elapsed < request["seconds"])
-        reference_work.run_if_due()
+    began = clock_of(session)()
+    time_requests(loop, request, between=reference_work.run_if_due)
     after = read_load(cpus, outside)
     loop.check()
     seen = readings(before, after, threads=request["threads"], cpus=len(cpus))
     found: Reply = {
         "cpus": list(cpus),
         "runtime_version": runtime.version(),
-        "facts": _told(session.facts),
+        "facts": told(session.facts),
         "ttft_s": loop.ttft_s,
         "tpot_s": loop.tpot_s,
         "ttft_cpu_s": loop.ttft_cpu_s,
@@ -115,11 +106,26 @@ def run(request: Request) -> Reply:
         "clock_hz_after": sensors.frequency_hz(cpus),
         "temperature_c": sensors.temperature_c(),
         "settings": outside.settings() if outside else {},
+        "steps_per_sample": outside.steps_per_sample if outside else 1,
     }
     if request.get("describe"):
         machine = detect()
         found["machine"], found["instructions"] = machine.name, machine.instructions
     return found
+
+
+def time_requests(loop: Loop, request: Request, *, between: Callable[[], None] = lambda: None) -> None:
+    """Runs requests until there are enough samples, or the time is over."""
+    started = time.perf_counter()
+    while True:
+        elapsed = time.perf_counter() - started
+        enough_steps = len(loop.tpot_s if loop.generates else loop.ttft_s) >= request["min_steps"]
+        if enough_steps and len(loop.ttft_s) >= request["min_prefills"] and elapsed >= request["seconds"]:
+            return
+        if elapsed >= request["most_s"] and len(loop.ttft_s) >= LEAST_PASSES:
+            return
+        loop.cycle(decode=not enough_steps or elapsed < request["seconds"])
+        between()
 
 
 def read_load(cpus: Collection[int], outside: Elsewhere | None) -> sensors.LoadReading:
@@ -129,7 +135,7 @@ def read_load(cpus: Collection[int], outside: Elsewhere | None) -> sensors.LoadR
     return replace(found, process_cpu_s=found.process_cpu_s + more) if more else found
 
 
-def _told(facts: Facts) -> Facts:
+def told(facts: Facts) -> Facts:
     """The part of a file's metadata that a measurement stores."""
     told: Facts = {"design": facts.get("design", ""), "name": facts.get("name", "")}
     if image := facts.get("image"):
@@ -169,6 +175,11 @@ class Loop:
         self._clock = clock_of(session)
         self._logits: AnyArray = np.zeros((1, 1), np.float32)
         self.clear()
+
+    @property
+    def generates(self) -> bool:
+        """Whether requests have decode steps."""
+        return self._steps > 0
 
     def cycle(self, *, decode: bool = True) -> None:
         """One request: the prompt and then, if ``decode``, all new tokens, chosen greedily."""
@@ -234,7 +245,7 @@ def readings(
     }
 
 
-def _warm_up(loop: Loop, limit_s: float) -> bool:
+def warm_up(loop: Loop, limit_s: float) -> bool:
     """Runs until both phases are steady (at least two cycles, at most about ``limit_s``); returns whether they are.
 
     Steady means that the median decode steps of two consecutive cycles agree within 3 %, and the last prefill was not

@@ -102,6 +102,8 @@ class Timed(NamedTuple):
 class Elsewhere(Protocol):
     """A session that runs in another process and times itself, so that messages are no part of a time."""
 
+    steps_per_sample: int  # decode steps averaged in each of the times
+
     def timed(self, tokens: Tokens, steps: int) -> Timed:
         """A prompt and ``steps`` greedy decode steps; of a model that answers in one pass, one pass or several."""
         ...

@@ -8,6 +8,7 @@ ONNX Runtime Web copies them in and out.
 from __future__ import annotations
 
 import json
+import math
 import queue
 import weakref
 from abc import ABC, abstractmethod
@@ -63,7 +64,7 @@ class Place:
         except SpecError as error:
             raise MeasurementError(f"the page's answer is malformed: {error}") from None
 
-    def load(self, path: Path, *, capacity: int, batch: int, threads: int) -> Session:
+    def load(self, path: Path, *, capacity: int, batch: int, threads: int) -> BrowserSession:
         """Loads an exported ONNX file in the page.
 
         Raises:
@@ -130,15 +131,32 @@ class BrowserSession(ABC):
     """A model in a page. See :class:`Session` and :class:`Elsewhere` in ``deploy/runtimes/__init__.py``."""
 
     def __init__(self, place: Place, number: int, facts: Facts) -> None:
-        self.facts = facts
+        self.facts, self.steps_per_sample = facts, 1
         self.vocab_size = facts.get("vocab_size", 0)
         self._place, self._number = place, number
-        self._told = {"browser": place.page.got.agent, "clock_step_s": place.page.got.clock_s}
+        got = place.page.got
+        self._clock_s = got.clock_s
+        self._told = {"browser": got.agent, "clock_step_s": got.clock_s, "webgpu": got.webgpu}
         weakref.finalize(self, place.unused.append, number).atexit = False
+
+    @abstractmethod
+    def prefill(self, tokens: AnyArray) -> AnyArray:
+        """See :class:`Session`."""
+
+    @abstractmethod
+    def decode(self, tokens: AnyArray) -> AnyArray:
+        """See :class:`Session`."""
 
     @abstractmethod
     def timed(self, tokens: AnyArray, steps: int) -> Timed:
         """One request, or several passes, timed in the page."""
+
+    def _check_clock(self, seconds: list[float]) -> None:
+        if min(seconds) <= 0:
+            raise MeasurementError(
+                f"the browser's clock has steps of {self._clock_s * 1e3:g} ms, too coarse for this model; open the "
+                "page over https or on localhost (for a phone on a cable: adb reverse)"
+            )
 
     def settings(self) -> dict[str, object]:
         """What the browser gives, for the record of a measurement."""
@@ -160,7 +178,7 @@ class BrowserText(BrowserSession):
     def __init__(self, place: Place, number: int, facts: Facts, *, capacity: int, batch: int) -> None:
         super().__init__(place, number, facts)
         self._capacity, self._batch, self._length = capacity, batch, 0
-        self.steps_per_sample = 1
+        self._tried = False  # whether ``steps_per_sample`` is known
 
     def prefill(self, tokens: AnyArray) -> AnyArray:
         """Clears the cache and processes ``tokens`` (batch, prompt)."""
@@ -171,9 +189,18 @@ class BrowserText(BrowserSession):
         return self._generate(tokens, fresh=False)[0]
 
     def timed(self, tokens: AnyArray, steps: int) -> Timed:
-        """A prompt and ``steps`` greedy decode steps."""
-        logits, (first, *others) = self._generate(tokens, fresh=True, steps=steps)
-        return Timed(logits, [first], others)
+        """A prompt and ``steps`` greedy decode steps. With a coarse clock, several steps are one time, their mean.
+
+        Raises:
+            MeasurementError: The clock is too coarse for this model.
+        """
+        if self._clock_s > FINE_CLOCK_S and steps and not self._tried:
+            self._tried = True
+            usual_s = sum(self._generate(tokens, fresh=True, steps=steps)[1][1:]) / steps
+            self.steps_per_sample = min(steps, math.ceil(CLOCK_STEPS * self._clock_s / max(usual_s, self._clock_s)))
+        logits, seconds = self._generate(tokens, fresh=True, steps=steps)
+        self._check_clock(seconds)
+        return Timed(logits, seconds[:1], seconds[1:])
 
     def _generate(self, tokens: AnyArray, *, fresh: bool, steps: int = 0) -> tuple[AnyArray, list[float]]:
         before = 0 if fresh else self._length
@@ -182,10 +209,12 @@ class BrowserText(BrowserSession):
         if (length := before + tokens.shape[1] + steps) > self._capacity:
             raise MeasurementError(f"the cache holds {self._capacity} positions and is full")
         given = pack(np.asarray(tokens, np.int64))
-        found, seconds = self._place.run("generate", model=self._number, fresh=fresh, tokens=given, steps=steps)
+        found, seconds = self._place.run(
+            "generate", model=self._number, fresh=fresh, tokens=given, steps=steps, every=self.steps_per_sample
+        )
         self._length = length
-        if found.shape != (self._batch, 1, self.vocab_size):
-            raise MeasurementError(f"the page's logits have the shape {found.shape}")
+        if found.shape != (self._batch, 1, self.vocab_size) or len(seconds) != 1 + steps // self.steps_per_sample:
+            raise MeasurementError(f"the page's answer has {len(seconds)} times and logits of the shape {found.shape}")
         return found[:, 0], seconds
 
 
@@ -211,7 +240,8 @@ class BrowserPass(BrowserSession):
     def timed(self, tokens: AnyArray, steps: int) -> Timed:
         """Several passes over the same inputs."""
         output, seconds = self._place.run("run", model=self._number, feeds=self._feeds(tokens), passes=self._passes)
-        self._passes = max(1, min(MOST_PASSES, int(COMMAND_S / max(min(seconds), 1e-6))))
+        self._check_clock(seconds)
+        self._passes = max(1, min(MOST_PASSES, int(COMMAND_S / max(min(seconds), self._clock_s))))
         return Timed(output, seconds, [])
 
     def _feeds(self, tokens: AnyArray) -> dict[str, object]:

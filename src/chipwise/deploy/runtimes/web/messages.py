@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import binascii
 import math
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -17,6 +18,7 @@ from chipwise.errors import SpecError
 MOST_POST_BYTES = 2**25  # the logits of a vocabulary of four million tokens
 MOST_THREADS = 1024
 SLOWEST_CLOCK_S = 1.0
+LONGEST_S = 3600.0
 DTYPES = {"float32": np.float32, "int64": np.int64, "int32": np.int32}
 
 
@@ -29,6 +31,17 @@ class Got:
     isolated: bool
     webgpu: str  # the adapter, or none
     agent: str
+    name: str = ""  # the device's, as far as the browser or the address tells it
+
+    @property
+    def machine(self) -> str:
+        """The name under which measurements are stored: the device's, or its system's, and the browser."""
+        system = re.search(r"\(([^)]*)\)", self.agent)
+        browser = re.search(
+            r"(?:Firefox|FxiOS|Edg|OPR|SamsungBrowser|HeadlessChrome|CriOS|Chrome|Version)/\d+", self.agent
+        )
+        parts = (self.name or (system[1].replace(";", ",") if system else "unknown device"), browser and browser[0])
+        return ", ".join(filter(None, parts)).replace("/", " ").replace("Version", "Safari")
 
     def __post_init__(self) -> None:
         if not 1 <= self.threads <= MOST_THREADS:
@@ -37,6 +50,7 @@ class Got:
             raise SpecError(f"must be seconds up to {SLOWEST_CLOCK_S:g}", field="clock_s")
         for name in ("webgpu", "agent"):
             require_label(getattr(self, name), name)
+        require_label(self.name, "name", empty=True)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,3 +104,7 @@ class Ran:
 
     seconds: tuple[float, ...]
     output: Packed
+
+    def __post_init__(self) -> None:
+        if not self.seconds or any(not 0 <= each <= LONGEST_S for each in self.seconds):
+            raise SpecError(f"must be times of at most {LONGEST_S:g} s", field="seconds")

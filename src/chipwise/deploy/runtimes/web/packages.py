@@ -102,9 +102,8 @@ def _keep(package: Package, archive: bytes) -> None:
         with tempfile.TemporaryDirectory(dir=package.folder.parent) as room:
             with tarfile.open(fileobj=io.BytesIO(archive)) as held:
                 for file in package.files:
-                    member = held.extractfile(file)
-                    assert member is not None  # the hash is that of an archive with these files
-                    (Path(room) / Path(file).name).write_bytes(member.read())
+                    if (member := held.extractfile(file)) is not None:
+                        (Path(room) / Path(file).name).write_bytes(member.read())
             package.folder.mkdir(exist_ok=True)
             for path in Path(room).iterdir():
                 shutil.move(path, package.folder / path.name)

@@ -85,7 +85,8 @@ const commands = {
     return { input: session.inputNames[0] };
   },
 
-  async generate({ model: number, fresh, tokens, steps }) { // a prompt or the next tokens; then `steps` more, timed
+  // A prompt or the next tokens, then `steps` more; each time is one pass, or the mean of `every` steps.
+  async generate({ model: number, fresh, tokens, steps, every }) {
     const model = models.get(number), [batch] = tokens.dims, seconds = [];
     let next = unpacked(tokens).data, logits;
     if (fresh) {
@@ -95,11 +96,15 @@ const commands = {
         model.past[`past.${name}`] = new ort.Tensor("float32", new Float32Array(size), dims);
       }
     }
+    let start = performance.now();
     for (let i = 0; i <= steps; i++) {
-      const start = performance.now();
       logits = await step(model, next, batch);
       next = greedy(logits);
-      seconds.push((performance.now() - start) / 1000);
+      if (i % every === 0) {
+        const now = performance.now();
+        seconds.push((now - start) / 1000 / (i ? every : 1));
+        start = performance.now();
+      }
     }
     return { seconds, output: packed(last(logits)) };
   },
@@ -133,6 +138,11 @@ const commands = {
   },
 };
 
+async function modelName() { // of a phone; browsers tell it only over https
+  const told = await navigator.userAgentData?.getHighEntropyValues?.(["model"]).catch(() => null);
+  return plain(told?.model ?? "");
+}
+
 async function main() {
   const adapter = await navigator.gpu?.requestAdapter().catch(() => null);
   const got = {
@@ -141,6 +151,7 @@ async function main() {
     isolated: crossOriginIsolated,
     webgpu: adapter ? plain(`${adapter.info?.vendor ?? ""} ${adapter.info?.architecture ?? ""}`).trim() || "yes" : "none",
     agent: plain(navigator.userAgent),
+    name: plain(decodeURIComponent(location.hash.slice(1))) || await modelName(),
   };
   for (const [name, value] of Object.entries(got)) {
     const term = document.createElement("dt"), text = document.createElement("dd");

@@ -218,7 +218,7 @@ class _Handler(BaseHTTPRequestHandler):
         if self._name() != "turn":
             self._refuse(HTTPStatus.NOT_FOUND, "there is nothing here")
             return
-        if self.headers.get("Origin") != f"http://{self.headers.get('Host')}":
+        if self.headers.get("Origin") not in [f"{kind}://{self.headers.get('Host')}" for kind in ("http", "https")]:
             self._refuse(HTTPStatus.FORBIDDEN, "only the page itself may answer")
             return
         length = self.headers.get("Content-Length", "")

@@ -1,0 +1,171 @@
+"""Predicted against measured medians in a browser: random designs of a space in ONNX Runtime Web, one thread.
+
+    python benchmarks/browser.py --n 30 --out browser.csv
+
+Calibrates the runtime ``browser`` with random models, then measures designs drawn from the space of
+examples/clinic.yaml (another with --spec) in ``--rounds`` rounds, in turns (A B, B A, …). ``measured`` is the median
+over rounds of each round's own speed (``core/statistics.py``), which other programs on the machine disturb little;
+``again`` is the largest ratio between two rounds of one design. Unlike ``chipwise measure``, all models share one
+browser, because starting one for each takes most of the time on a busy machine; so memory is not compared.
+
+With --native the native ONNX Runtime measures the same files in turns with the browser (``native_s``), which shows how
+differently the two order the designs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import gc
+import os
+import tempfile
+from pathlib import Path
+
+import numpy as np
+
+from chipwise.core.statistics import own_speed
+from chipwise.deploy.calibrate import calibrate as calibration
+from chipwise.deploy.calibrate.learning import Sample, compare, predictions, prepare
+from chipwise.deploy.export.exporters import export_for
+from chipwise.deploy.measure import harness, worker
+from chipwise.deploy.measure.measurement import Measurement
+from chipwise.design.run.spec import load_run
+from chipwise.errors import ChipwiseError
+from chipwise.hardware.device import MachineProfile
+from chipwise.model.space.search_space import SearchSpace
+from provenance import stamp
+
+RUNTIME = "browser"
+COLUMNS = ("design", "weights", "d_model", "layers", "vocab_size", "metric", "predicted_s", "measured_s", "again",
+           "native_s", "load")  # fmt: skip
+
+
+def ask_here(request: dict, **how: object) -> dict:
+    """Answers in this process, whose browser stays open, instead of in a new one."""
+    if request["runtime"] != RUNTIME:
+        return ASK(request, **how)
+    cpus = os.sched_getaffinity(0)
+    try:
+        return worker.run(request | {"memory_limit_bytes": None} | FEWER)
+    finally:
+        os.sched_setaffinity(0, cpus)
+        gc.enable()
+
+
+ASK = harness.ask_worker
+FEWER = {"min_steps": 63, "min_prefills": 6, "warm_up_s": 0.1, "seconds": 0.2}  # int4 takes tenths of a second a pass
+
+
+def main() -> None:
+    """Calibrates, measures, predicts, writes and sums up."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--n", type=int, default=30, help="random designs")
+    parser.add_argument("--rounds", type=int, default=2)
+    parser.add_argument("--seconds", type=float, default=50.0, help="of calibration; its least number of models is 60")
+    parser.add_argument("--spec", type=Path, default=Path("examples/clinic.yaml"), help="whose space and workload")
+    parser.add_argument("--profile", type=Path, default=Path("browser-profile.json"), help="kept and used again")
+    parser.add_argument("--native", action="store_true", help="measure in native ONNX Runtime too")
+    parser.add_argument("--out", type=Path, required=True, help="CSV file")
+    args = parser.parse_args()
+    harness.ask_worker = ask_here
+    run = load_run(args.spec)
+    space = SearchSpace(run.space)
+    profile = calibrated(args)
+    designs = [space.design(row) for row in space.sample(args.n, np.random.default_rng(1))]
+    found: list[list[Measurement]] = [[] for _ in designs]
+    native: list[list[Measurement]] = [[] for _ in designs]
+    with tempfile.TemporaryDirectory() as room:
+        files = [export_for(RUNTIME, design, Path(room), stem=f"{i}") for i, design in enumerate(designs)]
+        for turn in range(args.rounds):
+            for i in list(range(args.n))[:: 1 if turn % 2 == 0 else -1]:
+                how = {"threads": 1, "seconds": 1.0, "attempts": 1, "calibrated": profile.reference_s}
+                found[i].append(harness.measure(files[i], run.workload, runtime=RUNTIME, timeout_s=120.0, **how))
+                if args.native:
+                    how["calibrated"] = None
+                    native[i].append(harness.measure(files[i], run.workload, runtime="onnxruntime", **how))
+                print(f"round {turn + 1}, design {i}: {median(found[i][-1:], 'tpot'):.2e} s a step", flush=True)
+    rows = table(profile, designs, found, native)
+    with args.out.open("w", newline="") as stream:
+        writer = csv.DictWriter(stream, COLUMNS)
+        writer.writeheader()
+        writer.writerows(rows)
+    stamp(args.out)
+    report(rows)
+
+
+def calibrated(args: argparse.Namespace) -> MachineProfile:
+    """The profile in the file of ``--profile``, which is made if it is missing; a stopped calibration goes on."""
+    if args.profile.exists():
+        return MachineProfile.load(args.profile)
+    profile = calibration.calibrate(
+        runtime=RUNTIME,
+        seconds=args.seconds,
+        on_progress=lambda step, share: print(f"calibration: {step} {share:.0%}", flush=True),
+        partial=args.profile.with_suffix(".partial"),
+    )
+    profile.save(args.profile)
+    print(f"calibrated {profile.machine.name}\n{profile.check_errors}", flush=True)
+    return profile
+
+
+def median(rounds: list[Measurement], quantity: str) -> float:
+    """Median over rounds of the own speed in seconds."""
+    return float(np.median([own_speed(each.tpot_s if quantity == "tpot" else each.ttft_s) for each in rounds]))
+
+
+def table(profile: MachineProfile, designs: list, found: list, native: list) -> list[dict]:
+    """One row for each design and phase."""
+    predicted = predictions(
+        profile, prepare(profile, [Sample(design=d, measured=f[0]) for d, f in zip(designs, found, strict=True)])
+    )
+    rows = []
+    for metric, check in (("ttft", "prefill"), ("tpot", "decode")):
+        for i, design in enumerate(designs):
+            each = [median([one], metric) for one in found[i]]
+            rows.append(
+                {
+                    "design": design.digest,
+                    "weights": design.weights,
+                    "d_model": design.arch.d_model,
+                    "layers": len(design.arch.layers),
+                    "vocab_size": design.arch.vocab_size,
+                    "metric": f"{metric}_p50",
+                    "predicted_s": float(predicted[check][i]),
+                    "measured_s": float(np.median(each)),
+                    "again": max(each) / min(each),
+                    "native_s": median(native[i], metric) if native[i] else "",
+                    "load": os.getloadavg()[1],
+                }
+            )
+    return rows
+
+
+def report(rows: list[dict]) -> None:
+    """Errors against the repeatability, and rank correlations."""
+    for metric in ("ttft_p50", "tpot_p50"):
+        mine = [row for row in rows if row["metric"] == metric]
+        ratios = np.array([row["predicted_s"] / row["measured_s"] for row in mine])
+        off, again = np.abs(ratios - 1), np.array([row["again"] - 1 for row in mine])
+        within = np.mean((off <= 0.12) | (off <= 2 * again))
+        result = compare([row["predicted_s"] for row in mine], [row["measured_s"] for row in mine])
+        print(
+            f"{metric} n={len(mine)}: median error {np.median(off):.1%}, mean {off.mean():.1%}, within 12 %: "
+            f"{np.mean(off <= 0.12):.0%}, or twice the repeatability: {within:.0%}; two rounds differ by "
+            f"{np.median(again):.1%} (median), {np.quantile(again, 0.9):.1%} (nine in ten); median of predicted over "
+            f"measured {np.median(ratios):.3f}; Kendall tau {result.kendall_tau:.3f}"
+        )
+        if all(row["native_s"] for row in mine):
+            natively = compare([row["native_s"] for row in mine], [row["measured_s"] for row in mine])
+            best = min(mine, key=lambda row: row["native_s"])
+            here = min(mine, key=lambda row: row["measured_s"])
+            print(
+                f"  native against browser: Kendall tau {natively.kendall_tau:.3f}; the natively fastest takes "
+                f"{best['measured_s'] / here['measured_s']:.2f} times the fastest there"
+            )
+
+
+if __name__ == "__main__":
+    try:
+        main()
+    except ChipwiseError as error:
+        raise SystemExit(f"error: {error}") from None

@@ -1,0 +1,140 @@
+"""Measures a model in every page that opens an address: on phones and other machines with nothing but a browser.
+
+Each page is measured in a thread of its own, so a tab that is closed, a slow network or a second phone disturb no
+other measurement.
+"""
+
+from __future__ import annotations
+
+import socket
+import threading
+from pathlib import Path
+from typing import Protocol
+
+import numpy as np
+
+from chipwise.deploy.measure.harness import make_request, measurement_of, readings_of
+from chipwise.deploy.measure.measurement import Measurement
+from chipwise.deploy.measure.messages import Reply
+from chipwise.deploy.measure.verdict import judge
+from chipwise.deploy.measure.worker import Loop, requested, time_requests, told, warm_up
+from chipwise.deploy.runtimes.browser import Place
+from chipwise.deploy.runtimes.web.packages import ORT, files_of
+from chipwise.deploy.runtimes.web.server import Page, Server
+from chipwise.errors import ChipwiseError, InputError
+from chipwise.model.ops.workload import Workload
+
+TIMEOUT_S = 120.0  # of a measurement, after loading
+MOST_PORT = 65535
+
+
+class OnResult(Protocol):
+    """Called with each page's measurement, or with the reason why there is none."""
+
+    def __call__(self, machine: str, found: Measurement | ChipwiseError) -> object:
+        """Must be quick; calls do not overlap."""
+        ...
+
+
+class Pages:
+    """Serves the measuring page at ``listen`` (``host:port``) until it is closed.
+
+    Args:
+        model: The exported ONNX file.
+        workload: Prompt and new tokens of one request.
+        listen: Where to listen, such as ``0.0.0.0:8000``; port 0 is a free one.
+        threads: Threads of the runtime; a page that has fewer is refused.
+        on_result: Receives the measurements.
+
+    Raises:
+        InputError: ``listen`` is no address, or cannot be used.
+        Unreachable: ONNX Runtime Web is not in the cache and cannot be fetched.
+    """
+
+    def __init__(self, model: Path, workload: Workload, *, listen: str, threads: int, on_result: OnResult) -> None:
+        self._model, self._workload, self._threads = model, workload, threads
+        self._on_result, self._lock = on_result, threading.Lock()
+        self._host, port = parse_address(listen)
+        self._server = Server(files_of(ORT), on_page=self._measure, host=self._host, port=port)
+
+    @property
+    def address(self) -> str:
+        """What to open in a browser: this machine's address in its network if it listens there."""
+        return self._server.address(_reached_as() if self._host in ("0.0.0.0", "") else self._host)
+
+    def close(self) -> None:
+        """Stops listening; pages that are being measured get no answer any more."""
+        self._server.close()
+
+    def _measure(self, page: Page) -> None:
+        found: Measurement | ChipwiseError
+        try:
+            found = self._measured(Place(self._server, page))
+            text = "Finished; the result is stored on the machine that gave the address. This page may be closed."
+        except ChipwiseError as error:
+            found, text = error, f"It could not be measured: {error}"
+        page.end(text)
+        with self._lock:
+            self._on_result(page.got.machine, found)
+
+    def _measured(self, place: Place) -> Measurement:
+        asked, page = self._workload, place.page
+        session = place.load(self._model, capacity=asked.total_tokens, batch=asked.batch, threads=self._threads)
+        request = make_request(
+            self._model, asked, runtime="browser", threads=1, seconds=1.5, timeout_s=TIMEOUT_S, repeats=100, prefills=20
+        )
+        tokens = requested(session, np.random.default_rng(0), batch=asked.batch, prompt=asked.prompt_tokens)
+        steps = 0 if "encodes" in session.facts else max(1, asked.new_tokens - 1)
+        loop = Loop(session, tokens, steps=steps)
+        warm_up(loop, request["warm_up_s"])
+        loop.clear()
+        time_requests(loop, request)
+        loop.check()
+        reply: Reply = {
+            "machine": page.got.machine,
+            "runtime_version": ORT.version,
+            "facts": told(session.facts),
+            "ttft_s": loop.ttft_s,
+            "tpot_s": loop.tpot_s,
+            "ttft_cpu_s": [],
+            "tpot_cpu_s": [],
+            "cpu_s": 0.0,
+            "wall_s": sum(loop.ttft_s) + sum(loop.tpot_s) * session.steps_per_sample,
+            "peak_memory_bytes": session.peak_memory_bytes(),
+            "energy_j": None,
+            "readings": {},
+            "reference_s": {},
+            "load_before": None,
+            "load_after": None,
+            "clock_hz_before": None,
+            "clock_hz_after": None,
+            "temperature_c": None,
+            "settings": session.settings(),
+            "steps_per_sample": session.steps_per_sample,
+        }
+        return measurement_of(
+            judge(readings_of(reply, None)), reply, (), model=self._model, workload=asked, runtime="browser",
+            threads=self._threads,
+        )  # fmt: skip
+
+
+def parse_address(text: str) -> tuple[str, int]:
+    """Host and port of ``HOST:PORT``.
+
+    Raises:
+        InputError: It is no such text.
+    """
+    host, colon, port = text.rpartition(":")
+    if not colon or not host or not port.isascii() or not port.isdecimal() or int(port) > MOST_PORT:
+        raise InputError(f"--listen {text!r} is no address; write HOST:PORT, such as 127.0.0.1:8000 or 0.0.0.0:8000")
+    return host, int(port)
+
+
+def _reached_as() -> str:
+    """This machine's address on its way to other networks; no packet is sent."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.connect(("192.0.2.1", 9))  # an address that documents use
+            return str(probe.getsockname()[0])
+        except OSError:
+            return socket.gethostname()

@@ -1,0 +1,90 @@
+"""Measures a model in the browsers that open an address, such as those of phones, and stores what they measured."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import queue
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+
+from chipwise.deploy.measure.measurement import Measurement
+from chipwise.deploy.measure.pages import Pages
+from chipwise.deploy.measure.store import MeasurementStore
+from chipwise.design.models.measuring import exported_file, usual_request
+from chipwise.errors import ChipwiseError
+
+try:
+    import segno
+except ImportError:  # the extra ``phone``: without it, only the address is shown
+    segno = None
+
+
+def measure_pages(
+    model: str | Path,
+    *,
+    listen: str,
+    threads: int | None = None,
+    batch: int | None = None,
+    prompt: int | None = None,
+    new: int | None = None,
+    weights: str | None = None,
+    keep: bool = True,
+    count: int | None = None,
+    on_open: Callable[[str, str], object] = lambda address, code: None,
+    on_result: Callable[[str, Measurement | ChipwiseError], object] = lambda machine, found: None,
+) -> list[Measurement]:
+    """Measures a model in ONNX Runtime Web in every page that opens this machine's address.
+
+    Args:
+        model: As for :func:`measure`, in the format of ONNX Runtime.
+        listen: Where to listen: ``0.0.0.0:8000`` for phones in the same network, ``127.0.0.1:8000`` for this machine
+            alone, or for a phone on a cable (``adb reverse tcp:8000 tcp:8000``).
+        threads: Threads of the runtime. Default: the run's own for a winner, else 1. More need https or localhost.
+        batch: Concurrent requests. Default: the run's own for a winner, else 1.
+        prompt: Prompt tokens. Default: the run's own for a winner, else 64.
+        new: New tokens. Default: the run's own for a winner, else 64.
+        weights: Weight format of a model that is built here. Default: fp32.
+        keep: Whether to save results to the measurement store, under the other machine's name.
+        count: Return after this many pages. Default: after Ctrl-C.
+        on_open: Called with the address, and with its QR code as text (empty without the package segno).
+        on_result: Called with each page's machine and measurement, or with the reason why there is none.
+
+    Raises:
+        InputError: The model is unknown, or ``listen`` is no address that can be used.
+        Unreachable: ONNX Runtime Web is not in the cache and cannot be fetched.
+    """
+    workload, usual_threads = usual_request(str(model), batch=batch, prompt=prompt, new=new)
+    results: queue.SimpleQueue[tuple[str, Measurement | ChipwiseError]] = queue.SimpleQueue()
+    measured: list[Measurement] = []
+    with tempfile.TemporaryDirectory() as room:
+        path, design = exported_file(str(model), Path(room), runtime="browser", weights=weights, workload=workload)
+        pages = Pages(
+            path,
+            workload,
+            listen=listen,
+            threads=threads or usual_threads,
+            on_result=lambda machine, found: results.put((machine, found)),
+        )
+        with contextlib.closing(pages), contextlib.suppress(KeyboardInterrupt):
+            on_open(pages.address, qr_code(pages.address))
+            seen = 0
+            while count is None or seen < count:
+                machine, found = results.get()
+                seen += 1
+                if isinstance(found, Measurement):
+                    measured.append(found)
+                    if keep:
+                        MeasurementStore().add(found, design=design, source="measure in a browser elsewhere")
+                on_result(machine, found)
+    return measured
+
+
+def qr_code(text: str) -> str:
+    """A QR code of ``text`` in block characters; empty if segno is not installed."""
+    if segno is None:
+        return ""
+    drawn = io.StringIO()
+    segno.make(text, error="l").terminal(drawn, compact=True, border=2)
+    return drawn.getvalue()
