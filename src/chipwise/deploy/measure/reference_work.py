@@ -67,8 +67,9 @@ class ReferenceWork:
 
     def _run_reference(self, reference: Session) -> dict[str, float]:
         if isinstance(reference, Elsewhere):
-            _, prefill_s, step_s = reference.timed(self._prompt, REFERENCE_STEPS)
-            return {"reference_prefill_s": sum(prefill_s), "reference_decode_s": sum(step_s) / len(step_s)}
+            found = reference.timed(self._prompt, REFERENCE_STEPS)
+            step_s = sum(found.step_s) / len(found.step_s)
+            return {"reference_prefill_s": sum(found.prefill_s), "reference_decode_s": step_s}
         clock = clock_of(reference)
         start = clock()
         reference.prefill(self._prompt)

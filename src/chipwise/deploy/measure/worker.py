@@ -203,10 +203,13 @@ class Loop:
 
     def _timed_elsewhere(self, session: Elsewhere, *, steps: int) -> None:
         start = self._clock()
-        self._logits, prefill_s, step_s = session.timed(self._tokens, steps)
-        self.ttft_s += prefill_s
-        self.tpot_s += step_s
-        self.tpot_at_s += [start + sum(prefill_s) + passed for passed in itertools.accumulate(step_s, initial=0.0)][:-1]
+        found = session.timed(self._tokens, steps)
+        self._logits, prompt_s = found.output, start + sum(found.prefill_s)
+        self.ttft_s += found.prefill_s
+        self.tpot_s += found.step_s
+        self.ttft_cpu_s += found.prefill_cpu_s
+        self.tpot_cpu_s += found.step_cpu_s
+        self.tpot_at_s += [prompt_s + passed for passed in itertools.accumulate(found.step_s, initial=0.0)][:-1]
 
     def check(self) -> None:
         """Checks that the last logits are finite."""

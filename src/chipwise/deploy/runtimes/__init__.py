@@ -91,11 +91,16 @@ class Session(Protocol):
 
 
 class Timed(NamedTuple):
-    """Times that a session took itself: seconds of each prefill and of each decode step, and the last output."""
+    """Times that a session took itself: seconds of each prefill and of each decode step, and the last output.
+
+    The processor times are those of the thread that runs the model, means over several passes; empty if unknown.
+    """
 
     output: Logits
     prefill_s: list[float]
     step_s: list[float]
+    prefill_cpu_s: list[float]
+    step_cpu_s: list[float]
 
 
 @runtime_checkable

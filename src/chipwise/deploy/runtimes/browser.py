@@ -14,6 +14,7 @@ import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
@@ -34,10 +35,22 @@ except ImportError:  # pragma: no cover - depends on what is installed
 START_S, LOAD_S, ANSWER_S = 60.0, 120.0, 120.0
 S_PER_BYTE = 1e-6  # extra time for loading a large model over a slow network
 MOST_BYTES = 2**40
+COMMANDS_TRIED = 9
 COMMAND_S = 0.04  # passes are timed in groups of about this duration, so that the page does not idle in between
 MOST_PASSES = 256
 FINE_CLOCK_S = 1e-5  # with a coarser clock, several decode steps are timed at once
 CLOCK_STEPS = 100  # how many steps of the clock a sample then has, about
+
+
+NOTHING = np.zeros((1, 1), np.float32)
+
+
+class Passes(NamedTuple):
+    """Passes that the page ran: the last output, the seconds of each, and the processor seconds of all together."""
+
+    output: AnyArray
+    seconds: list[float]
+    cpu_s: float | None
 
 
 class Place:
@@ -45,24 +58,43 @@ class Place:
 
     def __init__(self, server: Server, page: Page, browser: Chromium | None = None) -> None:
         self.server, self.page, self.browser = server, page, browser
+        self._command_s = self._cost_of_a_command()
         self.unused: list[int] = []  # models whose sessions are gone; the page forgets them before it loads another
+
+    def _cost_of_a_command(self) -> float:
+        """Processor seconds of the page's main thread for a command that does nothing: the median of some."""
+        costs = []
+        for _ in range(COMMANDS_TRIED):
+            before = self.thread_s()
+            self.ask("nothing")
+            after = self.thread_s()
+            costs += [] if before is None or after is None else [after - before]
+        return float(np.median(costs)) if costs else 0.0
 
     def ask(self, do: str, *, timeout_s: float = ANSWER_S, **fields: object) -> Mapping[str, object]:
         """See :meth:`Page.ask`."""
         alive = self.browser.alive if self.browser is not None else lambda: True
         return self.page.ask(do, timeout_s=timeout_s, alive=alive, **fields)
 
-    def run(self, do: str, **fields: object) -> tuple[AnyArray, list[float]]:
-        """Runs passes; returns the last one's output and the seconds of each.
+    def run(self, do: str, **fields: object) -> Passes:
+        """Runs passes, and reads the processor time of the page's main thread before and after.
 
         Raises:
             MeasurementError: The page failed, or its answer is malformed.
         """
+        before = self.thread_s()
         try:
             ran = build(Ran, self.ask(do, timeout_s=ANSWER_S, **fields))
-            return ran.output.array(), list(ran.seconds)
+            output = NOTHING if ran.output is None else ran.output.array()
         except SpecError as error:
             raise MeasurementError(f"the page's answer is malformed: {error}") from None
+        after = self.thread_s()
+        cpu_s = None if before is None or after is None else max(after - before - self._command_s, 0.0)
+        return Passes(output, list(ran.seconds), cpu_s)
+
+    def thread_s(self) -> float | None:
+        """Processor seconds of the page's main thread so far; None if unknown."""
+        return None if self.browser is None else self.browser.page_cpu_s()
 
     def load(self, path: Path, *, capacity: int, batch: int, threads: int) -> BrowserSession:
         """Loads an exported ONNX file in the page.
@@ -182,11 +214,11 @@ class BrowserText(BrowserSession):
 
     def prefill(self, tokens: AnyArray) -> AnyArray:
         """Clears the cache and processes ``tokens`` (batch, prompt)."""
-        return self._generate(tokens, fresh=True)[0]
+        return self._generate(tokens, fresh=True).output[:, 0]
 
     def decode(self, tokens: AnyArray) -> AnyArray:
         """Processes one more token of each sequence, ``tokens`` (batch, 1)."""
-        return self._generate(tokens, fresh=False)[0]
+        return self._generate(tokens).output[:, 0]
 
     def timed(self, tokens: AnyArray, steps: int) -> Timed:
         """A prompt and ``steps`` greedy decode steps. With a coarse clock, several steps are one time, their mean.
@@ -194,28 +226,43 @@ class BrowserText(BrowserSession):
         Raises:
             MeasurementError: The clock is too coarse for this model.
         """
-        if self._clock_s > FINE_CLOCK_S and steps and not self._tried:
+        prompt = self._generate(tokens, fresh=True, wanted=steps == 0)
+        if not steps:
+            self._check_clock(prompt.seconds)
+            return Timed(prompt.output, prompt.seconds, [], [] if prompt.cpu_s is None else [prompt.cpu_s], [])
+        found = self._generate(None, more=steps - 1)
+        if self._clock_s > FINE_CLOCK_S and steps > 1 and not self._tried:
             self._tried = True
-            usual_s = sum(self._generate(tokens, fresh=True, steps=steps)[1][1:]) / steps
-            self.steps_per_sample = min(steps, math.ceil(CLOCK_STEPS * self._clock_s / max(usual_s, self._clock_s)))
-        logits, seconds = self._generate(tokens, fresh=True, steps=steps)
-        self._check_clock(seconds)
-        return Timed(logits, seconds[:1], seconds[1:])
+            usual_s = sum(found.seconds) / steps
+            self.steps_per_sample = min(steps - 1, math.ceil(CLOCK_STEPS * self._clock_s / max(usual_s, self._clock_s)))
+            return self.timed(tokens, steps)
+        times = found.seconds if self.steps_per_sample == 1 else found.seconds[1:]
+        self._check_clock([*prompt.seconds, *times])
+        cpu_s = [] if prompt.cpu_s is None or found.cpu_s is None else [prompt.cpu_s, found.cpu_s / steps]
+        return Timed(found.output[:, 0], prompt.seconds, times, cpu_s[:1], cpu_s[1:])
 
-    def _generate(self, tokens: AnyArray, *, fresh: bool, steps: int = 0) -> tuple[AnyArray, list[float]]:
-        before = 0 if fresh else self._length
-        if fresh:
+    def _generate(self, tokens: AnyArray | None, *, fresh: bool = False, more: int = 0, wanted: bool = True) -> Passes:
+        """A pass over ``tokens``, or over the likeliest ones after those before; then ``more`` steps."""
+        if fresh and tokens is not None:
             prompt_shape(tokens, batch=self._batch, capacity=self._capacity)
-        if (length := before + tokens.shape[1] + steps) > self._capacity:
+        length = (0 if fresh else self._length) + (1 if tokens is None else tokens.shape[1]) + more
+        if length > self._capacity:
             raise MeasurementError(f"the cache holds {self._capacity} positions and is full")
-        given = pack(np.asarray(tokens, np.int64))
-        found, seconds = self._place.run(
-            "generate", model=self._number, fresh=fresh, tokens=given, steps=steps, every=self.steps_per_sample
+        found = self._place.run(
+            "generate",
+            model=self._number,
+            fresh=fresh,
+            tokens=None if tokens is None else pack(np.asarray(tokens, np.int64)),
+            steps=more,
+            every=self.steps_per_sample,
+            wanted=wanted,
         )
         self._length = length
-        if found.shape != (self._batch, 1, self.vocab_size) or len(seconds) != 1 + steps // self.steps_per_sample:
-            raise MeasurementError(f"the page's answer has {len(seconds)} times and logits of the shape {found.shape}")
-        return found[:, 0], seconds
+        if wanted and found.output.shape != (self._batch, 1, self.vocab_size):
+            raise MeasurementError(f"the page's logits have the shape {found.output.shape}")
+        if len(found.seconds) != 1 + more // self.steps_per_sample:
+            raise MeasurementError(f"the page's answer has {len(found.seconds)} times")
+        return found
 
 
 class BrowserPass(BrowserSession):
@@ -227,7 +274,7 @@ class BrowserPass(BrowserSession):
 
     def prefill(self, tokens: AnyArray) -> AnyArray:
         """Outputs for the model's inputs."""
-        return self._place.run("run", model=self._number, feeds=self._feeds(tokens), passes=1)[0]
+        return self._place.run("run", model=self._number, feeds=self._feeds(tokens), passes=1).output
 
     def decode(self, tokens: AnyArray) -> AnyArray:
         """Always raises an error, because the model does not generate.
@@ -239,10 +286,12 @@ class BrowserPass(BrowserSession):
 
     def timed(self, tokens: AnyArray, steps: int) -> Timed:
         """Several passes over the same inputs."""
-        output, seconds = self._place.run("run", model=self._number, feeds=self._feeds(tokens), passes=self._passes)
-        self._check_clock(seconds)
-        self._passes = max(1, min(MOST_PASSES, int(COMMAND_S / max(min(seconds), self._clock_s))))
-        return Timed(output, seconds, [])
+        passes = self._passes
+        found = self._place.run("run", model=self._number, feeds=self._feeds(tokens), passes=passes)
+        self._check_clock(found.seconds)
+        self._passes = max(1, min(MOST_PASSES, int(COMMAND_S / max(min(found.seconds), self._clock_s))))
+        cpu_s = [] if found.cpu_s is None else [found.cpu_s / passes]
+        return Timed(found.output, found.seconds, [], cpu_s, [])
 
     def _feeds(self, tokens: AnyArray) -> dict[str, object]:
         """Inputs by name; see the sessions of ``onnxruntime.py``."""

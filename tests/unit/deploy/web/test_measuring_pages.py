@@ -70,7 +70,7 @@ class Phone(threading.Thread):
             logits = base64.b64encode(np.ones(VOCAB, np.float32)).decode()
             times = 1 + command["steps"] // command["every"]
             output = {"type": "float32", "dims": [1, 1, VOCAB], "data": logits}
-            return {"seconds": [self.step_s] * times, "output": output}
+            return {"seconds": [self.step_s] * times, "output": output if command["wanted"] else None}
         return {"bytes": None} if command["do"] == "memory" else {"input": "tokens"}
 
 
@@ -185,7 +185,7 @@ def test_machines_have_short_names():
     [
         {"seconds": [1e99] * 9},
         {"seconds": []},
-        {"seconds": [0.1]},
+        {"seconds": [0.1, 0.1]},
         {"seconds": [-1.0] * 9},
         {"output": {"type": "float32", "dims": [1, 1, 10**9], "data": ""}},
         {"output": {"type": "float32", "dims": [-1, -64], "data": "AAAA"}},

@@ -100,10 +100,10 @@ def pack(array: AnyArray) -> dict[str, object]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ran:
-    """The answer to a run: seconds of each pass, and the output of the last one."""
+    """The answer to a run: seconds of each pass, and the output of the last one if it was wanted."""
 
     seconds: tuple[float, ...]
-    output: Packed
+    output: Packed | None
 
     def __post_init__(self) -> None:
         if not self.seconds or any(not 0 <= each <= LONGEST_S for each in self.seconds):

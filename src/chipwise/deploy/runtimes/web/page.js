@@ -85,10 +85,13 @@ const commands = {
     return { input: session.inputNames[0] };
   },
 
-  // A prompt or the next tokens, then `steps` more; each time is one pass, or the mean of `every` steps.
-  async generate({ model: number, fresh, tokens, steps, every }) {
-    const model = models.get(number), [batch] = tokens.dims, seconds = [];
-    let next = unpacked(tokens).data, logits;
+  // Given tokens, or the likeliest ones after those before, then `steps` more; each time is one pass, or the mean of
+  // `every` steps.
+  async generate({ model: number, fresh, tokens, steps, every, wanted }) {
+    const model = models.get(number), seconds = [];
+    if (tokens) model.next = unpacked(tokens);
+    const [batch] = model.next.dims;
+    let next = model.next.data, logits;
     if (fresh) {
       model.length = 0;
       for (const [name, dims] of Object.entries(model.empty)) {
@@ -106,7 +109,12 @@ const commands = {
         start = performance.now();
       }
     }
-    return { seconds, output: packed(last(logits)) };
+    model.next = new ort.Tensor("int64", next, [batch, 1]);
+    return { seconds, output: wanted ? packed(last(logits)) : null };
+  },
+
+  async nothing() { // shows what a command costs
+    return {};
   },
 
   async run({ model: number, feeds, passes }) { // one pass over given inputs, `passes` times
@@ -161,6 +169,7 @@ async function main() {
   }
   let turn = { page, done: 0, got };
   addEventListener("pagehide", () => navigator.sendBeacon("turn", JSON.stringify({ page, done: 0, left: true })));
+  let shown = -1000;
   for (let failed = 0; failed < 60;) {
     let command;
     try {
@@ -177,7 +186,10 @@ async function main() {
     if (command.end) return show(command.end);
     if (!command.number) continue;
     turn = { page, done: command.number };
-    show(`Measuring … (step ${command.number})`);
+    if (performance.now() > shown + 1000) { // each change of the page costs a little
+      show(`Measuring … (step ${command.number})`);
+      shown = performance.now();
+    }
     try {
       turn.answer = await commands[command.do](command);
     } catch (error) {
