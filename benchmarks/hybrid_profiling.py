@@ -26,6 +26,7 @@ import csv
 import math
 import random
 import shutil
+import sys
 import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -57,6 +58,9 @@ from chipwise.model.arch.design import Design
 from chipwise.model.ops.workload import Phase, Workload
 from chipwise.model.space.search_space import SearchSpace
 from provenance import stamp
+
+sys.path.append(str(Path(__file__).parents[1] / "tests"))
+
 from support.machines import core_like, shaken
 
 ACCIDENT, NOISE, RATES = 0.08, 0.01, 0.5

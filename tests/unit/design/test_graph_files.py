@@ -15,7 +15,9 @@ from onnx import TensorProto, helper, numpy_helper  # noqa: E402
 import chipwise  # noqa: E402
 from chipwise.design.models.graph_files import GraphRows, measured_operators  # noqa: E402
 from chipwise.errors import InputError, SpecError, Unsupported  # noqa: E402
+from chipwise.hardware.datasheet import load  # noqa: E402
 from chipwise.model.graphs.graph import Graph, GraphOp  # noqa: E402
+from chipwise.predict.graphs.chips import speeds_of  # noqa: E402
 from chipwise.predict.graphs.law import law  # noqa: E402
 from chipwise.predict.graphs.pricing import Chip  # noqa: E402
 
@@ -99,4 +101,4 @@ def test_wrong_arguments_are_one_line_each(matrix: Path) -> None:
     with pytest.raises(SpecError, match="chipwise quantize"):
         chipwise.explain(matrix, device="here", weights="int8", shapes={"rows": (8,)})
     with pytest.raises(Unsupported, match="no throughput"):
-        chipwise.estimate(matrix, devices=["snapdragon-8-elite:npu"], shapes={"rows": (8,)})
+        speeds_of(load("apple-a17-pro:npu"), "bf16")  # its sheet lists int8 alone
