@@ -54,7 +54,7 @@ class Chromium:
         resource.setrlimit(resource.RLIMIT_AS, (limit[1], limit[1]))  # browsers reserve terabytes of addresses
         try:
             self._process = subprocess.Popen(
-                [program, *FLAGS, *root, f"--user-data-dir={folder}", address],
+                [*_tied(), program, *FLAGS, *root, f"--user-data-dir={folder}", address],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,
@@ -89,6 +89,12 @@ class Chromium:
                     times = process.cpu_times()
                     total += times.user + times.system
         return total
+
+
+def _tied() -> tuple[str, ...]:
+    """The beginning of a command that Linux kills when this process ends, however it ends."""
+    found = shutil.which("setpriv")
+    return () if found is None else (found, "--pdeathsig", "KILL")
 
 
 def _thread_s(pid: int) -> float:
