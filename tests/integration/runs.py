@@ -22,7 +22,7 @@ SMALLER = {
     "package:chipwise/*/*.py": "package:chipwise/core/*.py",
 }
 HERE = Path(__file__).parent
-BRIEFLY = f"import sys; sys.path.insert(0, {str(HERE)!r}); from brief import main; main()"
+BRIEFLY = f"import sys; sys.path[:0] = [{str(HERE)!r}, {str(HERE.parent)!r}]; from brief import main; main()"
 
 
 def _smaller(text: str) -> str:

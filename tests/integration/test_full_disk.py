@@ -92,4 +92,4 @@ def test_an_export_leaves_nothing_and_can_be_given_again(run: Path, tmp_path: Pa
     assert sorted(each.name for each in tmp_path.iterdir()) == ["run"]
     done = chipwise("export", run, "--to", "onnx", "--out", out)
     assert done.returncode == 0, done.stderr
-    assert read_json(out / "export.json")
+    assert read_json(out / "manifest.json")

@@ -31,7 +31,7 @@ def searched(home: Path, smoke_run: Path, quality: object) -> tuple[RunRecord, P
     (home / "text.txt").write_text("".join(lines))
     data["data"] = {"source": "files", "paths": ["text.txt"], "entries": "lines"}
     data["constraints"] |= {"tpot_p99": "<= 1 s", "ttft_p99": "<= 5 s"}  # whatever else the machine does
-    data |= {"quality": quality, "budget": {"cpu": "20 s", "final": "1 s", "workers": 1}}
+    data |= {"quality": quality, "budget": {"cpu": "40 s", "final": "1 s", "workers": 1}}
     (home / "spec.yaml").write_text(yaml.safe_dump(data))
     folder = home / "run"
     folder.mkdir()

@@ -104,7 +104,7 @@ def test_accumulated_batches_are_one_larger_batch(deep: ArchSpec, data: TokenDat
     parts = run(deep, data, tmp_path / "parts", recipe=small, execution=replace(EXACT, accumulate=3))
     whole = run(deep, data, tmp_path / "whole", recipe=replace(RECIPE, batch_windows=6))
     assert parts.tokens == whole.tokens == 24 * 6 * 24
-    assert parts.loss == pytest.approx(whole.loss, rel=1e-4)
+    assert parts.loss == pytest.approx(whole.loss, rel=5e-4)
     other = run(deep, data, tmp_path / "other", recipe=small)
     assert abs(other.loss / whole.loss - 1) > 1e-3  # the comparison can fail
 
