@@ -152,11 +152,15 @@ def show(value: float, kind: str, *, digits: int = 3) -> str:
     '$0.83 per million tokens'
     >>> show(0.12345, "share")
     '12.3 %'
+    >>> show(45.0, "temperature")
+    '45 °C'
     """
     if not math.isfinite(value):
         return "unknown"
     if kind == "share":
         return f"{_percent(100 * value, digits)} %"
+    if kind == "temperature":
+        return f"{_round(value, digits)} °C"
     if kind in ("price", "price_rate", "token_price"):
         factor, unit = {"price": (1.0, ""), "price_rate": (3600.0, "/h"), "token_price": (1e3, _MILLION)}[kind]
         return _dollars(value * factor) + unit

@@ -37,7 +37,7 @@ def ends(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], *a
         ("convert gpt2", "there is no command 'convert'; did you mean 'export'? (see chipwise --help)"),
         ("recommend gpt2", "there is no command 'recommend'; did you mean 'compare'?"),
         ("bench gpt2", "there is no command 'bench'; did you mean 'measure'?"),
-        ("serve gpt2", "there is no command 'serve'; did you mean 'plan' or 'simulate'?"),
+        ("serv gpt2", "there is no command 'serv'; did you mean 'serve'?"),
         ("run gpt2", "there is no command 'run'; did you mean 'measure' or 'search'?"),
         ("devices shw", "there is no command 'shw'; "),
         ("search a b c", "this command takes no further arguments: b c (see chipwise search --help)"),

@@ -8,12 +8,13 @@ from chipwise.model.kinds.form import Form
 from chipwise.model.kinds.table import form_of
 
 
-def require_built(arch: ArchSpec, *, work: str) -> None:
-    """Checks that chipwise can export ``arch``.
+def require_built(arch: ArchSpec, *, work: str, lowered: bool = False) -> None:
+    """Checks that chipwise can export ``arch``, or lower it as a graph if that is all that the work needs.
 
     Args:
         arch: The model.
         work: The requested action, for the error message ("measured").
+        lowered: Whether its operators suffice, without an exported file.
 
     Raises:
         Unsupported: chipwise cannot export it; the message names what is missing, and what works instead.
@@ -23,7 +24,7 @@ def require_built(arch: ArchSpec, *, work: str) -> None:
             f"{arch.name} cannot be {work}: a decoder that attends to an encoder is not built; chipwise estimate "
             "prices it all the same"
         )
-    form_of(arch).require(arch, work=work)
+    form_of(arch).require(arch, work=work, lowered=lowered)
 
 
 def task_of(arch: ArchSpec) -> str | None:

@@ -136,7 +136,7 @@ def priced_here(arch: ArchSpec, *, images: int = 0, audio_s: float = 0.0) -> Arc
         )
     arch = encoder_alone(arch).without_towers()
     try:
-        require_built(arch, work="priced on this machine")
+        require_built(arch, work="priced on this machine", lowered=True)
     except Unsupported as error:
         raise Unsupported(f"{str(error).rpartition('; ')[0]}; data sheets price it: name another --device") from None
     return arch

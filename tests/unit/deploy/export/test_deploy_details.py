@@ -188,7 +188,7 @@ def test_old_names_of_bert_are_read_and_heads_for_tasks_left_out() -> None:
 def test_tensors_of_a_gguf_layer_and_which_rows_are_interleaved() -> None:
     attention, ffn = Attention(heads=4, kv_heads=2, head_size=8), FeedForward(width=32)
     block = Block(attention=(attention, 3), ffn=(ffn, 5))
-    found = {name: (own, heads) for name, own, heads in block_tensors(block)}
+    found = {name: (own, heads) for name, own, heads in block_tensors(block, interleaves=True)}
     assert found["attn_q.weight"] == ("layers.3.attention.q.weight", 4)
     assert found["attn_k.bias"] == ("layers.3.attention.k.bias", 2)
     assert found["attn_v.weight"] == ("layers.3.attention.v.weight", 0)
@@ -196,9 +196,9 @@ def test_tensors_of_a_gguf_layer_and_which_rows_are_interleaved() -> None:
     assert found["attn_norm.weight"] == ("layers.3.attention_norm.weight", 0)
     assert found["ffn_down.weight"] == ("layers.5.ffn.down.weight", 0)
     assert found["ffn_norm.weight"] == ("layers.5.ffn_norm.weight", 0)
-    assert len(found) == 2 + 2 * 7
+    assert len(found) == 4 + 2 * 7
     bare = Block(attention=None, ffn=(ffn, 5))
-    assert [name for name, _, _ in block_tensors(bare)][:2] == ["ffn_norm.weight", "ffn_gate.weight"]
+    assert [name for name, _, _ in block_tensors(bare, interleaves=True)][:2] == ["ffn_norm.weight", "ffn_gate.weight"]
     wide = replace(block, ffn=(replace(ffn, width=64), 5))
     fewer = replace(block, attention=(replace(attention, kv_heads=1), 3))
     assert (alike((block, block)), alike((block, wide)), alike((block, fewer))) == (True, False, False)

@@ -93,9 +93,9 @@ def test_parts_of_a_gguf_file_by_hand(tmp_path: Path) -> None:
 
 
 def test_what_can_hold_a_model() -> None:
-    assert holding(ARCH) == ["gguf", "hf", "onnx", "compressed-tensors"]
+    assert holding(ARCH) == ["gguf", "hf", "onnx", "openvino", "compressed-tensors", "transformers.js"]
     plain = replace(ARCH, layers=(replace(ARCH.layers[0], ffn=FeedForward(width=64, gated=False)),) * 3)
-    assert holding(plain) == ["hf", "onnx"]
+    assert holding(plain) == ["hf", "onnx", "openvino"]
     check_held(plain, "onnx")
     with pytest.raises(Unsupported, match=r"feed-forward of plain silu.*; use --to hf or --to onnx"):
         check_held(plain, "gguf")
@@ -156,13 +156,13 @@ ASKED = {
 
 
 def test_what_llama_cpp_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nine tokens, three places among them, each with all before it; the first four are continued by two."""
+    """Nine tokens, the last three places, each with all before it; the first four are continued by two."""
     monkeypatch.setattr(llama_server, "LlamaServer", Server)
     reply = llama_server.answer(ASKED)
     assert reply == {
         "tokens": [ord(letter) for letter in "abcdefghi"],
-        "places": [0, 4, 8],
-        "log_probabilities": [[1, 7], [5, 7], [9, 7]],
+        "places": [6, 7, 8],
+        "log_probabilities": [[7, 7], [8, 7], [9, 7]],
         "text": "[97, 98, 99, 100] and 2",
     }
     assert Server.made == {"path": "x", "cache": "f32", "context": 64}
@@ -171,28 +171,19 @@ def test_what_llama_cpp_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
     assert llama_server.answer(ASKED | {"most_tokens": 3, "new": 5})["text"] == "[97] and 5"
 
 
-@pytest.mark.parametrize(
-    ("length", "count", "places"), [(9, 3, [0, 4, 8]), (9, 1, [0]), (2, 5, [0, 1]), (10, 4, [0, 3, 6, 9]), (1, 3, [0])]
-)
-def test_places_are_spread_from_end_to_end(length: int, count: int, places: list[int]) -> None:
-    assert llama_server.spread(length, count) == places
-
-
 def test_llama_cpp_is_asked_in_a_process_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
     sent: list[Any] = []
-    replies = [{"text": "yes"}, {"error": "it is no file"}]
 
-    def ask_once(command: list[str], request: dict[str, Any], *, timeout_s: float, name: str) -> dict[str, Any]:
-        sent.append((command[1:], request, timeout_s, name))
-        return replies.pop(0)
+    def answer_of(module: str, request: dict[str, Any], *, timeout_s: float, name: str) -> dict[str, Any]:
+        sent.append((module, request, timeout_s, name))
+        return {"text": "yes"}
 
-    monkeypatch.setattr(llama_server, "ask_once", ask_once)
+    monkeypatch.setattr(llama_server, "answer_of", answer_of)
     monkeypatch.setattr(llama_server, "available", lambda: True)
     options = {name: value for name, value in ASKED.items() if name not in ("path", "cache")}
     assert llama_server.ask(Path("x"), **options) == {"text": "yes"}
-    assert sent == [(["-m", "chipwise.deploy.runtimes.llama_server"], ASKED, 600.0, "llama.cpp")]
-    with pytest.raises(MeasurementError, match="it is no file"):
-        llama_server.ask("x", **options, cache="f16")
+    assert sent == [("chipwise.deploy.runtimes.llama_server", ASKED, 600.0, "llama.cpp")]
+    llama_server.ask("x", **options, cache="f16")
     assert sent[1][1]["cache"] == "f16"
     monkeypatch.setattr(llama_server, "available", lambda: False)
     with pytest.raises(MissingExtra, match="xllamacpp"):
