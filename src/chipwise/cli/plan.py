@@ -120,12 +120,9 @@ def command(
         refuse(context, *asked, why="is already set in the question file")
     if trace is not None:
         refuse(context, *options.OF_MADE_LOADS, why="is given by the --trace")
-    for path in (html, out):
-        if path is not None:
-            check_output(path)
-    texts = (
-        ttft_p50, ttft_p95, ttft_p99, tpot_p50, tpot_p95, tpot_p99, itl_p50, itl_p99, e2e_p50, e2e_p95, e2e_p99,
-    )  # fmt: skip
+    for path in filter(None, (html, out)):
+        check_output(path)
+    texts = (ttft_p50, ttft_p95, ttft_p99, tpot_p50, tpot_p95, tpot_p99, itl_p50, itl_p99, e2e_p50, e2e_p95, e2e_p99)
     limits = {name: text for name, text in zip(LIMITED, texts, strict=True) if text is not None}
     with progress_bar("planning", quiet=as_json) as advance:
         found = api.plan(model, out=out, resume=resume, on_progress=advance) if in_file else api.plan(

@@ -162,7 +162,7 @@ class LawRun(StoredRun):
             if held is None and len(recorded) < MOST_TRIALS:
                 loss = found.loss(place)
                 costs: dict[str, Bounds] = {**predicted, EXPECTED_LOSS: [loss.value, loss.low, loss.high]}
-                number = self.trials.add(row, predicted=costs, law=float(found.metrics[LOSS][place]))
+                number = self.trials.add(row, predicted=costs)
                 self._close(number, costs)
                 held = self.trials[number]
                 known[held.row] = held

@@ -35,7 +35,7 @@ def promoting(
         _plan=plan, _trials=trials, _left=lambda: budget, _used=0.0, _trained=0.0,
         _allowance=Allowance(unit="cpu", total=100.0, final=9.0, whole=False),
     )  # fmt: skip
-    found._believed = lambda items: [(each, None) for each in items]
+    found.ranked = list
     found._keeps_limits = judged
     found._fresh = lambda each: known[each.number]
     found._first_within = lambda items, count: items[-count:]
