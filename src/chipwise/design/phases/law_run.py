@@ -16,7 +16,7 @@ from chipwise.core.digest import plain
 from chipwise.core.files import write_json
 from chipwise.core.record import Record
 from chipwise.design.limits import Constraint
-from chipwise.design.phases.by_law import LOSS, FoundByLaw, search_by_law
+from chipwise.design.phases.by_law import FoundByLaw, search_by_law
 from chipwise.design.phases.finals import promises_of
 from chipwise.design.phases.kit_return import record
 from chipwise.design.phases.run_record import make_record

@@ -436,7 +436,8 @@ def test_a_gguf_file_is_served_by_llama_cpp(model, tmp_path) -> None:
 def test_ctrl_c_ends_the_command_cleanly(exported) -> None:
     hears = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)"  # ignored in the background
     command = [sys.executable, "-c", f"{hears}; from chipwise.cli import main; main()", "serve", str(exported)]
-    process = subprocess.Popen([*command, "--port", "0"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, bufsize=1)
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True, "bufsize": 1}
+    process = subprocess.Popen([*command, "--port", "0"], **pipes)
     lines = iter(process.stdout.readline, "")
     assert any("talk to it: http://127.0.0.1:" in line for line in lines)
     process.send_signal(signal.SIGINT)
