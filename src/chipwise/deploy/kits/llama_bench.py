@@ -22,7 +22,7 @@ from chipwise.core.files import read_text
 from chipwise.deploy.kits.kits import KitMachine, another_device, parse_whole
 from chipwise.deploy.measure.harness import measurement_of, readings_of
 from chipwise.deploy.measure.measurement import Measurement
-from chipwise.deploy.measure.messages import Reply
+from chipwise.deploy.measure.messages import Reply, unobserved
 from chipwise.deploy.measure.verdict import judge
 from chipwise.errors import SpecError
 from chipwise.model.arch.design import Design
@@ -173,6 +173,7 @@ def format_of(test: BenchTest) -> str | None:
 def _measurement(prompt: BenchTest, generation: BenchTest, design: Design, *, device: str | None) -> Measurement:
     reply: Reply = {
         "facts": {"design": design.digest, "name": design.arch.name},
+        **unobserved(),
         "machine": device
         or (prompt.gpu_info if prompt.on_gpu else prompt.cpu_info)
         or "unnamed machine of llama-bench",
@@ -180,19 +181,8 @@ def _measurement(prompt: BenchTest, generation: BenchTest, design: Design, *, de
         "ttft_s": [sample / 1e9 for sample in prompt.samples_ns],
         "tpot_s": [sample / 1e9 / generation.n_gen for sample in generation.samples_ns],
         "steps_per_sample": generation.n_gen,
-        "ttft_cpu_s": [],
-        "tpot_cpu_s": [],
-        "cpu_s": 0.0,
         "wall_s": (sum(prompt.samples_ns) + sum(generation.samples_ns)) / 1e9,
-        "peak_memory_bytes": None,
-        "energy_j": None,
         "readings": {"lost": None},
-        "reference_s": {},
-        "load_before": None,
-        "load_after": None,
-        "clock_hz_before": None,
-        "clock_hz_after": None,
-        "temperature_c": None,
         "settings": {
             "decode_depth": generation.n_depth,
             "gpu_layers": prompt.n_gpu_layers,

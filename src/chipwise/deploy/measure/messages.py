@@ -60,3 +60,21 @@ class Reply(TypedDict, total=False):
     clock_hz_after: float | None
     temperature_c: float | None
     settings: dict[str, object]
+
+
+def unobserved() -> Reply:
+    """The fields of a measurement on a machine that nobody observed meanwhile: neither its load nor its processes."""
+    return {
+        "ttft_cpu_s": [],
+        "tpot_cpu_s": [],
+        "cpu_s": 0.0,
+        "peak_memory_bytes": None,
+        "energy_j": None,
+        "readings": {},
+        "reference_s": {},
+        "load_before": None,
+        "load_after": None,
+        "clock_hz_before": None,
+        "clock_hz_after": None,
+        "temperature_c": None,
+    }

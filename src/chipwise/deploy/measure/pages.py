@@ -15,7 +15,7 @@ import numpy as np
 
 from chipwise.deploy.measure.harness import make_request, measurement_of, readings_of
 from chipwise.deploy.measure.measurement import Measurement
-from chipwise.deploy.measure.messages import Reply
+from chipwise.deploy.measure.messages import Reply, unobserved
 from chipwise.deploy.measure.verdict import judge
 from chipwise.deploy.measure.worker import Loop, requested, time_requests, told, warm_up
 from chipwise.deploy.runtimes.browser import Place
@@ -91,24 +91,14 @@ class Pages:
         time_requests(loop, request)
         loop.check()
         reply: Reply = {
+            **unobserved(),
             "machine": page.got.machine,
             "runtime_version": ORT.version,
             "facts": told(session.facts),
             "ttft_s": loop.ttft_s,
             "tpot_s": loop.tpot_s,
-            "ttft_cpu_s": [],
-            "tpot_cpu_s": [],
-            "cpu_s": 0.0,
             "wall_s": sum(loop.ttft_s) + sum(loop.tpot_s) * session.steps_per_sample,
             "peak_memory_bytes": session.peak_memory_bytes(),
-            "energy_j": None,
-            "readings": {},
-            "reference_s": {},
-            "load_before": None,
-            "load_after": None,
-            "clock_hz_before": None,
-            "clock_hz_after": None,
-            "temperature_c": None,
             "settings": session.settings(),
             "steps_per_sample": session.steps_per_sample,
         }
