@@ -233,6 +233,7 @@ def test_without_a_tokenizer_or_llama_cpp_the_file_says_so(model, tmp_path, monk
     folder = tmp_path / "bare"
     shutil.copytree(model, folder)
     (folder / "tokenizer.json").unlink()
+    monkeypatch.setattr(llama_server, "available", lambda: True)
     found = chipwise.export(folder, to="gguf", out=tmp_path / "out")
     assert "llama.cpp takes no text" in found.notes[0]
     assert (found.verified, found.unverified) == ((), ("llama.cpp cannot run a file without a tokenizer",))

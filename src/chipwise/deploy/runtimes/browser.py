@@ -19,18 +19,14 @@ from typing import NamedTuple
 import numpy as np
 
 from chipwise.core.arrays import AnyArray
+from chipwise.core.extras import optional_imports
 from chipwise.core.fields import build, whole_number
 from chipwise.deploy.runtimes import Facts, Session, Timed, prompt_shape
 from chipwise.deploy.runtimes.web.chromium import Chromium
 from chipwise.deploy.runtimes.web.messages import Ran, pack
 from chipwise.deploy.runtimes.web.packages import ORT, files_of
 from chipwise.deploy.runtimes.web.server import Page, Server
-from chipwise.errors import MeasurementError, MissingExtra, SpecError
-
-try:
-    import onnx
-except ImportError:  # pragma: no cover - depends on what is installed
-    raise MissingExtra("onnx", "search") from None
+from chipwise.errors import MeasurementError, SpecError
 
 START_S, LOAD_S, ANSWER_S = 60.0, 120.0, 120.0
 S_PER_BYTE = 1e-6  # extra time for loading a large model over a slow network
@@ -139,7 +135,10 @@ def facts_of(path: Path) -> Facts:
 
     Raises:
         MeasurementError: It is no such file, or its weights are in a second file.
+        MissingExtra: onnx is not installed.
     """
+    with optional_imports():
+        import onnx
     try:
         model = onnx.load(str(path), load_external_data=False)
     except Exception as error:

@@ -167,7 +167,8 @@ def test_a_processor_without_vnni_gives_the_same_answers(tmp_path: Path, monkeyp
     """A processor of 2013 is imitated. A graph of full-range weights, the control, is wrong there.
 
     Sums of floats in another order may move an activation across the edge between two of its 255 steps, so logits agree
-    to 1 % of the largest rather than exactly; saturation moves them by far more.
+    to 1 % of the largest rather than exactly; saturation moves them by far more. The control is compared with fp32, not
+    with this processor, which may lack the instructions, too: its finer weights would be nearer if nothing saturated.
     """
     layer = Layer(attention=Attention(heads=4, kv_heads=4, head_size=32), ffn=FeedForward(width=256))
     arch = toy_arch(d_model=128, layers=(layer, layer))
@@ -177,6 +178,8 @@ def test_a_processor_without_vnni_gives_the_same_answers(tmp_path: Path, monkeyp
     for name, largest in graphs.items():
         monkeypatch.setattr(quantize, "MOST_INT8", largest)
         files.append(str(export(design, weights, tmp_path / f"{name}.onnx", logits="all")))
+    exact = export(Design(arch=arch, weights="fp32"), weights, tmp_path / "fp32.onnx", logits="all")
+    files.append(str(exact))
     length = 8
     inputs = {"tokens": np.random.default_rng(0).integers(0, arch.vocab_size, (1, length))}
     inputs |= {"seqlens_k": np.array([length - 1], np.int32), "total_sequence_length": np.array(length, np.int32)}
@@ -189,9 +192,8 @@ def test_a_processor_without_vnni_gives_the_same_answers(tmp_path: Path, monkeyp
         done = subprocess.run(list(map(str, command)), capture_output=True, text=True, check=False, timeout=300)
         assert done.returncode == 0, done.stderr[-2000:]
         answers[place] = list(np.load(tmp_path / f"{place}.npz").values())
-    off = [
-        float(np.abs(there - here).max() / np.abs(here).max())
-        for here, there in zip(answers["native"], answers["imitated"], strict=True)
-    ]
-    assert off[0] < 0.01
-    assert off[1] > 0.1
+    native, fp32 = answers["native"][0], answers["native"][2]
+    imitated, control, _ = answers["imitated"]
+    largest = float(np.abs(fp32).max())
+    assert np.abs(imitated - native).max() < 0.01 * largest
+    assert np.abs(imitated - fp32).max() < 0.67 * np.abs(control - fp32).max()
