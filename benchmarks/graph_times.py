@@ -27,6 +27,7 @@ import onnxruntime as ort
 
 from chipwise.model.graphs.graph import Graph, GraphOp
 from chipwise.model.graphs.made import made_inputs
+from chipwise.model.graphs.profile import node_runs
 from chipwise.model.graphs.read import fix, load, model_inputs, name_nodes, read_graph
 from graph_files import Model, models
 from provenance import stamp
@@ -85,19 +86,14 @@ def profiled(model: Model, feed: Feed, passes: int, folder: Path) -> list[dict[s
     session = opened(model.path, given)
     for _ in range(passes + WARM):
         session.run(None, feed)
-    events = json.loads(Path(session.end_profiling()).read_text(encoding="utf-8"))
-    spent: dict[str, list[int]] = {}
+    spent: dict[str, list[float]] = {}
     about: dict[str, dict[str, object]] = {}
-    for event in events:
-        if event.get("cat") != "Node" or not event["name"].endswith("_kernel_time"):
-            continue
-        name = event["name"].removesuffix("_kernel_time")
-        spent.setdefault(name, []).append(event["dur"])
-        told = event["args"]
-        about[name] = {
-            "op_type": told.get("op_name", ""),
-            "inputs": json.dumps(told.get("input_type_shape", [])),
-            "outputs": json.dumps(told.get("output_type_shape", [])),
+    for run in node_runs(session.end_profiling()):
+        spent.setdefault(run.node, []).append(1e6 * run.seconds)
+        about[run.node] = {
+            "op_type": run.operator,
+            "inputs": json.dumps([dict([each]) for each in run.inputs]),
+            "outputs": json.dumps([dict([each]) for each in run.outputs]),
         }
     rows = []
     for name, found in spent.items():

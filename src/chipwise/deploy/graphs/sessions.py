@@ -5,7 +5,6 @@ Runs in child processes, because a graph can crash the runtime.
 
 from __future__ import annotations
 
-import json
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -21,6 +20,7 @@ from chipwise.core.workers import Message, answer_once
 from chipwise.deploy.graphs.inputs import Feed, read_arrays
 from chipwise.deploy.runtimes.onnx_session import open_file, session_options
 from chipwise.errors import MeasurementError
+from chipwise.model.graphs.profile import node_runs
 
 Session: TypeAlias = ort.InferenceSession
 FEWEST, MOST = 15, 3000  # timed passes of each of two files
@@ -100,21 +100,13 @@ def profile(
     for _ in range(passes + SETTLED):
         session.run(None, feed)
     written = Path(session.end_profiling())
-    events = json.loads(written.read_text(encoding="utf-8"))
-    written.unlink()
     seconds: dict[str, list[float]] = {}
     about: dict[str, dict[str, object]] = {}
-    for event in events:
-        told = event.get("args", {})
-        if event.get("cat") != "Node" or not event["name"].endswith("_kernel_time"):
-            continue
-        name = event["name"].removesuffix("_kernel_time")
-        seconds.setdefault(name, []).append(event["dur"] / 1e6)
-        about[name] = {
-            "operator": told.get("op_name", ""),
-            "inputs": _shapes(told.get("input_type_shape", [])),
-            "outputs": _shapes(told.get("output_type_shape", [])),
-        }
+    for run in node_runs(written):
+        seconds.setdefault(run.node, []).append(run.seconds)
+        shapes = {"inputs": [shape for _, shape in run.inputs], "outputs": [shape for _, shape in run.outputs]}
+        about[run.node] = {"operator": run.operator, **shapes}
+    written.unlink()
     calls = passes + SETTLED
     rows = [
         {"node": name, **about[name], "seconds": float(np.median(found)) * max(1, round(len(found) / calls))}
@@ -135,10 +127,6 @@ def pass_times_s(session: Session, feed: Feed, *, threads: int, seconds: float =
         session.run(None, feed)
         found.append(clock() - begun)
     return found
-
-
-def _shapes(told: Sequence[dict[str, list[int]]]) -> list[list[int]]:
-    return [shape for item in told for shape in item.values()]
 
 
 def profiled(request: Message) -> Message:

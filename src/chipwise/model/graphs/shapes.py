@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import TypeAlias
 
@@ -13,6 +12,7 @@ from onnx import TensorProto, helper
 from chipwise.model.graphs.graph import GraphInput, Shape
 from chipwise.model.graphs.made import made_inputs
 from chipwise.model.graphs.operators import all_nodes
+from chipwise.model.graphs.profile import node_runs
 
 Known: TypeAlias = dict[str, tuple[str, Shape]]
 """Dtype (as numpy names it) and shape of tensors, by name."""
@@ -68,24 +68,22 @@ def run(file: Path, inputs: list[GraphInput]) -> tuple[Known, dict[str, int]]:
     options.profile_file_prefix = str(file.with_suffix(""))
     session = ort.InferenceSession(str(file), options, providers=["CPUExecutionProvider"])
     session.run(None, made_inputs(inputs, seed=0))
-    events = json.loads(Path(session.end_profiling()).read_text(encoding="utf-8"))
     graph = onnx.load(str(file), load_external_data=False).graph
     nodes = {node.name: node for node in all_nodes(graph)}
     stored = {tensor.name for tensor in graph.initializer}
     known: Known = {}
     runs: dict[str, int] = dict.fromkeys(nodes, 0)
-    for event in events:
-        name = event["name"].removesuffix("_kernel_time")
-        if event.get("cat") != "Node" or name == event["name"] or name not in nodes:
+    for each in node_runs(session.end_profiling()):
+        if each.node not in nodes:
             continue
-        runs[name] += 1
-        for names, told in (("input", "input_type_shape"), ("output", "output_type_shape")):
-            given = [each for each in getattr(nodes[name], names) if each]
-            if len(given) > len(event["args"][told]):  # inner graphs are told nothing of the weights
-                given = [each for each in given if each not in stored]
-            if len(given) == len(event["args"][told]):
-                for tensor, each in zip(given, event["args"][told], strict=True):
-                    dtype, shape = next(iter(each.items()))
+        runs[each.node] += 1
+        node = nodes[each.node]
+        for names, told in ((node.input, each.inputs), (node.output, each.outputs)):
+            given = [name for name in names if name]
+            if len(given) > len(told):  # inner graphs are told nothing of the weights
+                given = [name for name in given if name not in stored]
+            if len(given) == len(told):
+                for tensor, (dtype, shape) in zip(given, told, strict=True):
                     known.setdefault(tensor, (_OF_PROFILE.get(dtype, dtype), tuple(shape)))
     return known, runs
 
