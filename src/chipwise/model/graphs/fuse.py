@@ -1,19 +1,21 @@
 """A child process: ONNX Runtime fuses the operators of a fixed graph, and their shapes are inferred.
 
-The runtime may crash on odd graphs, so this is no part of the calling process. The job is a JSON object on the command
-line; the answer is the last line of the output.
+The runtime may crash on odd graphs, so this is no part of the calling process, which asks by
+:func:`chipwise.core.workers.answer_of`.
 """
 
 from __future__ import annotations
 
-import json
 import os
-import sys
+import traceback
+from collections.abc import Mapping
 from pathlib import Path
 
 import onnx
 import onnxruntime as ort
 
+from chipwise.core.workers import Message, answer_once
+from chipwise.errors import Unsupported
 from chipwise.model.graphs.graph import GraphInput
 from chipwise.model.graphs.operators import all_nodes
 from chipwise.model.graphs.shapes import Known, infer, run, unresolved
@@ -25,19 +27,25 @@ LEVELS = {
 INLINE_BYTES = 4096  # greater constants go to a file, so that graphs of any size can be read
 
 
-def main() -> None:
-    """Answers the job on the command line."""
-    job = json.loads(sys.argv[1])
-    output = os.fdopen(os.dup(1), "w", encoding="utf-8")
-    os.dup2(2, 1)  # the runtime's own output
-    answer = fused(Path(job["file"]), folder=job["folder"], level=job["level"])
-    output.write(json.dumps(answer) + "\n")
-    output.flush()
-    os._exit(0)
+def answer(job: Message) -> Mapping[str, object]:
+    """See :func:`fused`.
+
+    Raises:
+        Unsupported: The runtime refuses the graph.
+    """
+    try:
+        return fused(Path(job["file"]), folder=job["folder"], level=job["level"])
+    except Exception as error:  # the runtime's errors have no common class
+        raise Unsupported(traceback.format_exception_only(error)[-1].strip().splitlines()[-1]) from None
 
 
 def fused(file: Path, *, folder: str, level: str) -> dict[str, object]:
-    """Fuses the graph of ``file``, whose external data lie in ``folder``; the answer names the new file."""
+    """Fuses the graph of ``file``, whose external data lie in ``folder``.
+
+    Returns:
+        The new ``file`` beside the first, type and shape of each tensor (``shapes``), how often each node ran if a run
+        was needed (``runs``), and ``notes``.
+    """
     known: Known = {}
     result = file
     notes = []
@@ -99,4 +107,4 @@ def _name_nodes(model: onnx.ModelProto) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    os._exit(answer_once(answer))  # without the runtime's own end

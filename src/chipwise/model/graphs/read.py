@@ -2,29 +2,26 @@
 
 from __future__ import annotations
 
-import json
 import math
-import subprocess
-import sys
 import tempfile
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TypeAlias, TypedDict
+from typing import TypeAlias
 
 import numpy as np
 
 from chipwise.core.arrays import AnyArray
-from chipwise.errors import InputError, MissingExtra, UnknownName, Unsupported, counted, listed
+from chipwise.core.extras import optional_imports
+from chipwise.core.workers import Message, answer_of
+from chipwise.errors import ChipwiseError, InputError, UnknownName, Unsupported, WorkerError, counted, listed
 from chipwise.model.graphs.graph import Graph, GraphInput, GraphOp, Shape
 
-try:
+with optional_imports():
     import onnx
     from onnx import numpy_helper
 
     from chipwise.model.graphs.operators import all_nodes, inner_graphs, operator_of
-except ImportError:  # pragma: no cover - depends on what is installed
-    raise MissingExtra("onnx", "search") from None
 
 Axis: TypeAlias = "int | str"  # a size, or the name of an open axis ("" if it has none)
 Value: TypeAlias = "float | int | bool | Sequence[object] | AnyArray"
@@ -258,31 +255,21 @@ def _operators(
         yield operator_of(node, known, stored, runs=times, module=module)
 
 
-class _Fused(TypedDict):
-    """The answer of :mod:`chipwise.model.graphs.fuse`."""
-
-    file: str
-    shapes: dict[str, tuple[str, list[int]]]
-    runs: dict[str, int]
-    notes: list[str]
-
-
-def _child(path: str | Path, fixed: Path) -> _Fused:
-    """Runs :mod:`chipwise.model.graphs.fuse`, with fewer optimisations if the runtime refuses or crashes."""
+def _child(path: str | Path, fixed: Path) -> Message:
+    """The answer of :mod:`chipwise.model.graphs.fuse`, with fewer optimisations if the runtime refuses or crashes."""
     complaint = ""
     for level in ("extended", "basic", "none"):
         job = {"file": str(fixed), "folder": str(Path(path).absolute().parent), "level": level}
-        command = [sys.executable, "-m", "chipwise.model.graphs.fuse", json.dumps(job)]
         try:
-            run = subprocess.run(command, capture_output=True, text=True, timeout=CHILD_S, check=False)
-        except subprocess.TimeoutExpired:
-            raise Unsupported(f"{path}: ONNX Runtime did not finish within {CHILD_S:.0f} s") from None
-        if run.returncode == 0:
-            found: _Fused = json.loads(run.stdout.splitlines()[-1])
-            if level != "extended":
-                found["notes"].append(f"ONNX Runtime could not fuse operators ({complaint}); they are counted unfused")
-            return found
-        complaint = complaint or _line(run.stderr.strip().splitlines()[-1] if run.stderr.strip() else "it crashed")
+            found = answer_of("chipwise.model.graphs.fuse", job, timeout_s=CHILD_S, name="child process")
+        except ChipwiseError as error:
+            if isinstance(error, WorkerError) and error.ended_with is None:
+                raise Unsupported(f"{path}: ONNX Runtime did not finish within {CHILD_S:.0f} s") from None
+            complaint = complaint or _line(error)
+            continue
+        if level != "extended":
+            found["notes"].append(f"ONNX Runtime could not fuse operators ({complaint}); they are counted unfused")
+        return found
     raise Unsupported(f"{path}: ONNX Runtime refuses this model: {complaint}")
 
 
