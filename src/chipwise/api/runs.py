@@ -66,6 +66,7 @@ def search(
     workers: int | None = None,
     train_on: str | None = None,
     storage: str | None = None,
+    carbon: str | None = None,
     on_progress: Callable[[Status], None] | None = None,
 ) -> RunRecord:
     """Runs a search to its end and returns its record.
@@ -79,6 +80,8 @@ def search(
         train_on: Where to train, overriding the file: local, cuda, cuda:0,1, ray, ray://head:10001 or jobs.
         storage: Where trials are stored: ``postgresql://…``, ``sqlite:///…`` or a journal's path; by default the run's
             folder.
+        carbon: CO2 of the grid's electricity, such as ``350 g/kWh``, for what the search emitted. Default: as in the
+            file, else unknown.
         on_progress: Called with the search's status at every change. By default a status line is shown in a terminal or
             notebook; ``lambda status: None`` turns it off.
 
@@ -104,6 +107,8 @@ def search(
             wanted = dataclasses.replace(wanted, budget=dataclasses.replace(wanted.budget, workers=workers))
         except SpecError as error:
             raise SpecError(error.message, field="--workers") from None
+    if carbon is not None:
+        wanted = dataclasses.replace(wanted, carbon=carbon)
     if train_on is not None:
         wanted = _trained_on(wanted, train_on)
     from chipwise.design.phases.law_run import LawRun

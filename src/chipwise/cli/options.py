@@ -97,6 +97,7 @@ Buy = Annotated[
 BuyOrList = Annotated[
     str | None, typer.Option(help="Purchase price: '1800 USD', '1600 EUR @ 1.16', or list: that of the data sheet.")
 ]
+Carbon = Annotated[str | None, typer.Option(help="CO2 of your grid, such as '350 g/kWh': what the search emitted.")]
 Electricity = Annotated[str | None, typer.Option(help="Tariff: '0.30 USD/kWh', or '0.28 EUR/kWh @ 1.16'.")]
 
 Years = Annotated[float, typer.Option(help="Years over which a machine that you buy is paid off.")]

@@ -13,7 +13,7 @@ import typer
 
 from chipwise import api
 from chipwise.api import answers
-from chipwise.cli import show
+from chipwise.cli import options, show
 from chipwise.cli.output import json_of, print_table, put, refuse, say, stoppable
 from chipwise.core import units
 from chipwise.core.layout import Column, Table
@@ -46,6 +46,7 @@ def command(
         str | None,
         typer.Option(help="Keep trials in postgresql://…, sqlite:///… or another journal. Default: the folder."),
     ] = None,
+    carbon: options.Carbon = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON and no progress.")] = False,
 ) -> None:
     """Search architectures and their quantisation together, under a budget; or shrink the model of start_from.
@@ -95,14 +96,7 @@ def command(
     if model is not None and spec is not None:
         raise typer.BadParameter("give a run file, or --model and a Python file")
     if model is not None:
-        refuse(
-            context,
-            "resume",
-            "restart",
-            "train_on",
-            "storage",
-            why="has no effect with --model",
-        )
+        refuse(context, "resume", "restart", "train_on", "storage", "carbon", why="has no effect with --model")
         _own_module(model, latency, parameters, cpu, out, workers or 1, seed, as_json)
         return
     if spec is None:
@@ -130,6 +124,7 @@ def command(
                 workers=workers,
                 train_on=train_on,
                 storage=storage,
+                carbon=carbon,
                 on_progress=stop.checked(observer),
             )
     except KeyboardInterrupt:

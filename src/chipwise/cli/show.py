@@ -117,7 +117,8 @@ def result(record: api.RunRecord, folder: Path) -> None:
         put(f"winner: {folder / 'winner'}")
         if record.task == "text" and any((folder / "winner").glob("model.*")):
             put(f"talk to it: chipwise serve {folder / 'winner'}")
-    for line in answers.unmet.verdict(record), record.stopped and f"stopped: {record.stopped}":
+    cost = record.budget.footprint
+    for line in cost and cost.sentence, answers.unmet.verdict(record), record.stopped and f"stopped: {record.stopped}":
         if line:
             say(line)
     if step := answers.unmet.next_step(record):

@@ -40,6 +40,7 @@ def _table() -> dict[str, dict[str, float]]:
         "rate": {f"{p}tokens/s": f for p, f in _PREFIX.items()} | {"tok/s": 1.0, "1/s": 1.0},
         "share": {"": 1.0, "%": 0.01},
         "temperature": {"": 1.0, "C": 1.0, "°C": 1.0},
+        "carbon": {"g/kWh": 1.0, "kg/kWh": 1000.0, "kg/MWh": 1.0},  # grams of CO2 of a kilowatt-hour
     }
 
 
@@ -136,6 +137,7 @@ _EXAMPLES: Final = {
     "rate": "40 tokens/s",
     "share": "85 %",
     "temperature": "45 C",
+    "carbon": "350 g/kWh",
 }
 
 
@@ -234,6 +236,7 @@ _SCALES: Final[dict[str, tuple[tuple[float, str], ...]]] = {
     "compute": tuple((f, f" {p}FLOP/s") for f, p in _LARGE),
     "power": ((1e6, " MW"), (1e3, " kW"), (1.0, " W"), (1e-3, " mW"), (1e-6, " µW"), (1e-9, " nW")),
     "energy": ((1e6, " MJ"), (1e3, " kJ"), (1.0, " J"), (1e-3, " mJ"), (1e-6, " µJ"), (1e-9, " nJ")),
+    "mass": ((1e6, " t"), (1e3, " kg"), (1.0, " g"), (1e-3, " mg"), (1e-6, " µg")),
     "frequency": tuple((f, f" {p}Hz") for f, p in _LARGE),
     "count": ((1e12, " T"), (1e9, " B"), (1e6, " M"), (1e3, " k"), (1.0, "")),
     "rate": ((1e6, " Mtokens/s"), (1e3, " ktokens/s"), (1.0, " tokens/s")),

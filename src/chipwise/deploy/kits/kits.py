@@ -342,17 +342,21 @@ def another_device(stated: str, machine: KitMachine) -> str | None:
     words = _words(found)
     if not words:
         return None
-    fits: list[tuple[int, str]] = []
-    for other in datasheet.load_all():
-        if (other.kind == "gpu") == (sheet.kind == "gpu"):
-            size = max((len(name) for name in _names(other) if name <= words), default=0)
-            fits.append((size, other.name))
-    best = max(size for size, _ in fits)
-    if best:
-        return None if (best, sheet.name) in fits else found
+    if fits := matching(found, gpu=sheet.kind == "gpu"):
+        return None if sheet.name in fits else found
     makers = {maker for maker in _MAKERS if maker in words}
     own = {maker for maker in _MAKERS if maker in _words(f"{sheet.vendor} {sheet.title}")}
     return found if makers and own and not makers & own else None
+
+
+def matching(text: str, *, gpu: bool) -> list[str]:
+    """Names of the devices whose title or alias, its words all in ``text``, is the longest; empty if none fits."""
+    words, fits = _words(text), dict[str, int]()
+    for sheet in datasheet.load_all():
+        if (sheet.kind == "gpu") == gpu:
+            fits[sheet.name] = max((len(name) for name in _names(sheet) if name <= words), default=0)
+    best = max(fits.values())
+    return [name for name, size in fits.items() if size == best > 0]
 
 
 _MAKERS = ("intel", "amd", "apple", "qualcomm", "nvidia", "mediatek", "samsung", "google", "rockchip", "broadcom")

@@ -18,6 +18,8 @@ from chipwise.design.phases.other_devices import AcrossDevices, OtherDevices
 from chipwise.design.phases.trainings import charged
 from chipwise.design.report import record as rec
 from chipwise.design.run.folder import RunFolder
+from chipwise.design.run.footprint import footprint
+from chipwise.design.run.ledger import power_of
 from chipwise.design.run.spec import RunSpec
 from chipwise.design.run.trials import Candidate, Trials, now
 from chipwise.design.strategies.pareto import knee, non_dominated
@@ -67,7 +69,7 @@ def make_record(
         workload=spec.workload,
         constraints=(*spec.limits, *spec.limits_elsewhere),
         objectives=spec.goals,
-        budget=_budget(spec, memory.data, items),
+        budget=_budget(spec, memory.data, items, power_of(folder.spent)),
         space=rec.SpaceSummary(
             size=space.size(),
             choices=plain(spec.space),
@@ -96,13 +98,18 @@ def make_record(
     )
 
 
-def _budget(spec: RunSpec, memory: Mapping[str, object], items: Sequence[Candidate]) -> rec.Budget:
+def _budget(
+    spec: RunSpec, memory: Mapping[str, object], items: Sequence[Candidate], power: Mapping[str, float]
+) -> rec.Budget:
     allowed, spent = spec.allowance, Record(memory).get("spent", dict[str, float], {})
     device = "gpu" if spec.train.trains_on == "cuda" else "cpu"
+    cost = footprint(spent, cpu=detect().cpu, measured=power, carbon=spec.carbon)
     if allowed.whole:
-        return rec.Budget(cpu_s=allowed.total, spent=spent, device=device)
+        return rec.Budget(cpu_s=allowed.total, spent=spent, device=device, footprint=cost)
     used = charged(items, allowed)
-    return rec.Budget(spent=spent, unit=allowed.unit, allowed=allowed.total, charged=used, device=device)
+    return rec.Budget(
+        spent=spent, unit=allowed.unit, allowed=allowed.total, charged=used, device=device, footprint=cost
+    )
 
 
 def _law(memory: Mapping[str, object]) -> rec.ByLaw | None:

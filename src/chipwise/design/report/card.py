@@ -258,7 +258,8 @@ def _data(record: RunRecord) -> str:
 
 
 def _training(record: RunRecord, winner: Trial | None) -> str:
-    whole = f"The whole search used {record.budget.usage}, with seed {record.seed}."
+    cost = "" if record.budget.footprint is None else f" {line_of(record.budget.footprint.sentence)}"
+    whole = f"The whole search used {record.budget.usage}, with seed {record.seed}.{cost}"
     if winner is None or winner.train_cpu_s is None:
         return whole
     kind = record.words.labels.tokens

@@ -346,7 +346,8 @@ def budget(record: RunRecord) -> str:
     else:
         whole = safe(words.quantity(allowed.cpu_s, "time"))
         rows.append(["<b>spent of the budget</b>", f"<b>{safe(words.quantity(spent, 'time'))}</b> of {whole}"])
-    return section("budget", title, table(("phase", "CPU time (measured)"), rows, numbers={1}))
+    cost = "" if allowed.footprint is None else f"<p>{safe(allowed.footprint.sentence)}</p>"
+    return section("budget", title, table(("phase", "CPU time (measured)"), rows, numbers={1}) + cost)
 
 
 def _trials(record: RunRecord) -> str:

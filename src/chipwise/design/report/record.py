@@ -18,6 +18,7 @@ from chipwise.core.results import Result
 from chipwise.design.limits import Constraint, Objective
 from chipwise.design.report import words
 from chipwise.design.report.words import Words
+from chipwise.design.run.footprint import Footprint
 from chipwise.errors import SpecError
 from chipwise.model.ops.workload import Workload
 from chipwise.predict.cost.model import Predicted
@@ -90,6 +91,7 @@ class Budget:
     allowed: float | None = None  # budget for trainings, if only they count
     charged: float | None = None
     device: str = "cpu"  # device of the trainings: cpu or gpu
+    footprint: Footprint | None = None  # joules and CO2 of ``spent``
 
     @property
     def usage(self) -> str:

@@ -17,7 +17,7 @@ from chipwise.errors import SpecError, short
 AnySpec = RunSpec | StartSpec
 MAY_CHANGE = "limits (constraints, confidence), the budget and the seed"
 _BY_LAW, _FROM_MODEL = "limits (constraints, confidence) or another seed", "limits (constraints) or another budget"
-_FREE = ("folder", "budget.workers", "train.on", "train.device")  # they do not affect results
+_FREE = ("folder", "budget.workers", "train.on", "train.device", "carbon")  # they do not affect results
 _MISSING = object()
 
 

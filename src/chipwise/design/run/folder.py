@@ -7,6 +7,7 @@
     ├── study.journal      every trial
     ├── profile.json       this machine, as calibrated for the run
     ├── spent.json         CPU seconds by phase
+    ├── power.json         joules and CPU seconds of the whole machine, if an energy counter is readable
     ├── corpus/            tokenisers and encoded text
     ├── trainings/<arch>/  checkpoints and weights, shared by trials that differ only in weight format
     ├── jobs/              trainings to run elsewhere, with train: {on: jobs}

@@ -3,29 +3,37 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from pathlib import Path
 
 import psutil
 
 from chipwise.core.files import read_json, write_json
+from chipwise.design.run.footprint import PowerMeter
 from chipwise.errors import InputError
+
+POWER = "power.json"  # sums of the power meter, next to the ledger's file
 
 
 class Ledger:
-    """CPU seconds spent by phase, including earlier sessions of the same run.
+    """CPU seconds spent by phase, including earlier sessions of the same run; ``power`` meters the processor.
 
     Args:
         before: CPU seconds of earlier sessions, as stored in the study.
         file: File in which the ledger is saved during a phase; after a kill it is newer than ``before``.
+        power: What the power meter held after earlier sessions, if there is no file.
     """
 
-    def __init__(self, before: dict[str, float], *, file: Path | None = None) -> None:
+    def __init__(
+        self, before: dict[str, float], *, file: Path | None = None, power: Mapping[str, float] | None = None
+    ) -> None:
         self.spent = dict(before)
         self._file = file
         saved = _read(file)
         for phase, seconds in saved.items():
             self.spent[phase] = max(seconds, self.spent.get(phase, 0.0))
         self._saved_s = sum(self.spent.values())
+        self.power = PowerMeter({**(power or {}), **power_of(file)})
         self._phase: str | None = None
         self._mark = self._used()
 
@@ -40,6 +48,7 @@ class Ledger:
         if self._phase is not None:
             self.spent[self._phase] = self.spent.get(self._phase, 0.0) + max(0.0, used - self._mark)
         self._mark = used
+        self.power.settle()
         return self.spent
 
     def save(self) -> dict[str, float]:
@@ -51,6 +60,8 @@ class Ledger:
         spent = dict(self.settle())
         if self._file is not None:
             write_json(self._file, spent)
+            if self.power.held["busy_s"]:
+                write_json(self._file.with_name(POWER), self.power.held)
         self._saved_s = sum(spent.values())
         return spent
 
@@ -77,6 +88,11 @@ class Ledger:
                 continue
             total += one.user + one.system + one.children_user + one.children_system
         return total
+
+
+def power_of(file: Path | None) -> dict[str, float]:
+    """What the power meter held when the ledger was last saved to ``file``; empty without a counter."""
+    return {} if file is None else _read(file.with_name(POWER))
 
 
 def _read(file: Path | None) -> dict[str, float]:

@@ -33,6 +33,7 @@ from chipwise.hardware.runtime import default_runtime, on_device, runtime_named
 from chipwise.model.ops.workload import Workload
 from chipwise.model.space.search_space import SearchSpace
 from chipwise.model.space.space_spec import SpaceSpec
+from chipwise.predict.cost.ownership import grams_per_kwh
 from chipwise.predict.cost.spending import Rates, refused, require
 from chipwise.predict.served.heat import USUAL_C, ambient_of, slowdown
 from chipwise.predict.served.prompt_spread import check_prompts
@@ -362,6 +363,7 @@ class RunSpec:
     prompt_p99: int | None = later(None)  # of prompts that vary; written workload: {prompt_tokens: {p50, p99}}
     quantiser: Literal["auto", "nearest", "searched", "gptq"] = later("auto")  # of the weights of finalists
     prior: Literal["auto", "none"] = later("auto")  # none: operators are unknown before the run's own trainings
+    carbon: str | float | None = later(None)  # grams of CO2 of the grid's kilowatt-hour, such as 350 g/kWh
     seed: int = 0
     folder: str = "."  # folder of the run file, for relative data paths; not a field of the file
 
@@ -388,6 +390,8 @@ class RunSpec:
         if len(set(labels)) != len(labels):
             raise SpecError(f"two tasks have one name in {labels}", field="tasks")
         _ = self.confidence_share
+        if self.carbon is not None:
+            grams_per_kwh(self.carbon, "carbon")
         if not 0 <= self.seed < 2**63:
             raise SpecError(f"must be at least 0 and below 2**63, not {self.seed}", field="seed")
         allowed = self.allowance
@@ -569,6 +573,7 @@ class RunSpec:
         Fields added after the first release count only if they are used, so that older studies can be opened.
         """
         data = plain(self)
+        data.pop("carbon", None)
         del data["folder"], data["budget"]["workers"]
         kept = {name: value for name, value in data.pop("train").items() if name in ("precision", "price") and value}
         if kept:

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Literal
 
 from chipwise.core.digest import digest, plain
+from chipwise.core.fields import later
 from chipwise.core.files import build, read_yaml
 from chipwise.design.limits import TASK_METRICS, Constraint, parse_constraints
 from chipwise.design.run.budget_spec import BudgetSpec
@@ -23,6 +24,7 @@ from chipwise.errors import SpecError, nearest
 from chipwise.model.arch.arch import ArchSpec
 from chipwise.model.kinds.encoder.form import ENCODER
 from chipwise.model.ops.workload import Workload
+from chipwise.predict.cost.ownership import grams_per_kwh
 
 TIMES = ("ttft_p50", "ttft_p99", "tpot_p50", "tpot_p99")
 STEERING = (*TIMES, "peak_memory", "parameters")  # limits that determine the choice of a cut
@@ -51,6 +53,7 @@ class StartSpec:
     budget: BudgetSpec = field(default_factory=BudgetSpec)
     tasks: tuple[TaskSpec, ...] = ()
     weights: str = "fp32"
+    carbon: str | float | None = later(None)  # grams of CO2 of the grid's kilowatt-hour, such as 350 g/kWh
     seed: int = 0
     folder: str = "."  # folder of the run file; not a field of the file
 
@@ -58,6 +61,8 @@ class StartSpec:
         if not self.name or any(part in self.name for part in ("/", "\\", "\0")) or self.name.startswith("."):
             raise SpecError(f"{self.name!r} cannot name a folder; use letters, digits and dashes", field="name")
         self.budget.require_cpu("a cut")
+        if self.carbon is not None:
+            grams_per_kwh(self.carbon, "carbon")
         if self.weights not in FORMATS:
             raise SpecError(f"unknown format {self.weights!r}; {nearest(self.weights, FORMATS)}", field="weights")
         if not self.target.local:
@@ -166,6 +171,7 @@ class StartSpec:
     def identity(self) -> str:
         """Identity of a folder's stages: all fields except the budget, which may be raised."""
         data = plain(self)
+        data.pop("carbon", None)
         del data["folder"], data["budget"], data["target"]["power"], data["target"]["price"]
         return digest(data)
 

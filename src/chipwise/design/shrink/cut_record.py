@@ -13,6 +13,7 @@ from chipwise.design.limits import Constraint, broken
 from chipwise.design.phases.run_record import intervals_of, score_of
 from chipwise.design.report import record as rec
 from chipwise.design.report.record import TaskSummary
+from chipwise.design.run.footprint import footprint
 from chipwise.design.run.start_spec import ORIGINAL, StartSpec
 from chipwise.design.run.trials import now
 from chipwise.design.shrink.block_selection import Method
@@ -46,6 +47,7 @@ class Known(TypedDict, total=False):
     contenders: Required[dict[str, Contender]]
     basis: dict[str, object]
     spent: dict[str, float]
+    power: dict[str, float]  # sums of the ledger's power meter
     data: Mapping[str, object]
     space: dict[str, object]
     bars: dict[str, object]
@@ -92,7 +94,7 @@ def make_record(spec: StartSpec, known: Known) -> rec.RunRecord:
     machine = detect()
     there = {name: found for name, found in contenders.items() if "parameters" in found}
     limits = constraints_of(spec, there)
-    steps = known.get("steps")
+    steps, spent = known.get("steps"), dict(known.get("spent", {}))
     return rec.RunRecord(
         name=spec.name,
         created=now(),
@@ -109,7 +111,11 @@ def make_record(spec: StartSpec, known: Known) -> rec.RunRecord:
         ),
         workload=spec.workload,
         constraints=limits,
-        budget=rec.Budget(cpu_s=spec.budget.cpu_s, spent=dict(known.get("spent", {}))),
+        budget=rec.Budget(
+            cpu_s=spec.budget.cpu_s,
+            spent=spent,
+            footprint=footprint(spent, cpu=machine.cpu, measured=known.get("power", {}), carbon=spec.carbon),
+        ),
         space=build(rec.SpaceSummary, known.get("space", {"size": 0}), field="space"),
         data=build(rec.DataSummary, known["data"], field="data") if "data" in known else None,
         trials=tuple(_trial(spec, name, found, limits) for name, found in there.items()),

@@ -81,7 +81,7 @@ class Cutting:
         self.spec, self.folder, self._observer = spec, folder, observer
         self._notes = folder.path / "state" / "contenders.json"
         self.known = read_known(self._notes)
-        self.ledger = Ledger(self.known.get("spent", {}))
+        self.ledger = Ledger(self.known.get("spent", {}), power=self.known.get("power"))
         self.status = Status(budget=spec.budget.cpu_s)
         self._shown_s = 0.0
 
@@ -325,6 +325,7 @@ class Cutting:
 
     def _record(self) -> RunRecord:
         self.known["spent"] = dict(self.ledger.settle())
+        self.known["power"] = self.ledger.power.held
         record = make_record(self.spec, self.known)
         save(record, self.folder.record)
         return record
@@ -347,6 +348,7 @@ class Cutting:
 
     def _note(self) -> None:
         self.known["spent"] = dict(self.ledger.settle())
+        self.known["power"] = self.ledger.power.held
         write_json(self._notes, self.known)
 
     def _phase(self, name: str) -> None:

@@ -16,6 +16,7 @@ from chipwise.core import units
 from chipwise.errors import SpecError, short
 
 HOURS_PER_YEAR, HOURS_PER_MONTH = 8_760.0, 730.0
+MOST_G_PER_KWH = 2_000.0  # lignite, the dirtiest fuel, emits about 1,200
 _MONEY = re.compile(
     r"^\s*(?P<amount>\d[\d_,]*(?:\.\d+)?)\s*(?P<currency>[A-Z]{3})\s*(?P<per>/\s*kWh)?\s*(?:@\s*(?P<rate>\d+(?:\.\d+)?))?\s*$"
 )
@@ -43,6 +44,18 @@ def dollars(text: str, field: str, *, per_kwh: bool = False) -> float:
     value = round(amount * float(found["rate"] or 1.0), 12)
     if not 0 < value < math.inf:
         raise SpecError(f"must be above zero, not {short(text)}", field=field)
+    return value
+
+
+def grams_per_kwh(text: object, field: str) -> float:
+    """Grams of CO2 of a grid's kilowatt-hour in text such as ``350 g/kWh``.
+
+    Raises:
+        SpecError: It is not such text, is negative, or above any grid's.
+    """
+    value = units.parse_field(text, "carbon", field)
+    if not 0 <= value <= MOST_G_PER_KWH:
+        raise SpecError(f"must be between 0 and {MOST_G_PER_KWH:,.0f} g/kWh, not {short(text)}", field=field)
     return value
 
 
