@@ -14,7 +14,16 @@ if TYPE_CHECKING:
     from chipwise.api.catalogue import devices, models, models_on, runtimes
     from chipwise.api.cost_models import calibrate, learn
     from chipwise.api.explanations import explain, sensitivity
-    from chipwise.api.measuring import export, import_measurements, kit, measure, measure_pages, quantize, teach
+    from chipwise.api.measuring import (
+        export,
+        import_measurements,
+        kit,
+        measure,
+        measure_pages,
+        measure_phone,
+        quantize,
+        teach,
+    )
     from chipwise.api.own_modules import search_module
     from chipwise.api.predictions import (
         EstimateTable,
@@ -93,6 +102,7 @@ __all__ = [
     "lower",
     "measure",
     "measure_pages",
+    "measure_phone",
     "models",
     "models_on",
     "owned",

@@ -12,7 +12,7 @@ from chipwise.core.extras import require
 from chipwise.deploy.graphs.modules import Inputs, Module, is_module
 from chipwise.deploy.teach import machine
 from chipwise.design import quantize as files
-from chipwise.design.models import exports, kits, measuring, pages
+from chipwise.design.models import exports, kits, measuring, pages, phones
 from chipwise.design.quantize import onnx_file
 from chipwise.errors import SpecError
 
@@ -25,6 +25,7 @@ import_measurements = public(kits.import_measurements)
 kit = public(kits.kit)
 measure = public(measuring.measure)
 measure_pages = public(pages.measure_pages)
+measure_phone = public(phones.measure_phone)
 teach = public(machine.teach)
 
 

@@ -13,6 +13,8 @@ from chipwise.cli import measured, options, output, show
 from chipwise.core import units
 from chipwise.errors import ChipwiseError
 
+OF_THIS_MACHINE = ("sustained", "shape", "value", "inputs", "profile")
+
 
 def command(
     context: typer.Context,
@@ -48,6 +50,14 @@ def command(
             "0.0.0.0:8000. Ctrl-C ends it."
         ),
     ] = None,
+    adb: Annotated[
+        str | None,
+        typer.Option(
+            metavar="PROGRAM",
+            help="Measure a decoder on an Android phone on a cable, with this llama-bench (built for Android).",
+        ),
+    ] = None,
+    serial: Annotated[str | None, typer.Option(help="With --adb: the phone, if several are connected.")] = None,
     shape: options.Shape = None,
     value: options.Value = None,
     inputs: options.Inputs = None,
@@ -65,24 +75,29 @@ def command(
     Any other ONNX graph runs on made data or a .npz file: chipwise measure model.onnx --shape x=1,3,48,320 --profile
 
     So does a PyTorch module: chipwise measure package.module:build --shape x=1,3,224,224
+
+    On a phone on a cable: chipwise measure model.gguf --adb ./llama-bench
     """
+    if serial is not None and adb is None:
+        raise typer.BadParameter("--serial names a phone of --adb PROGRAM")
+    if adb is not None:
+        if runtime not in (None, "llama.cpp"):
+            raise typer.BadParameter(f"--adb measures llama.cpp, not {runtime}")
+        output.refuse(context, "batch", "remote", "listen", *OF_THIS_MACHINE, why="does not apply to --adb")
+        found = api.measure_phone(
+            model, program=adb, serial=serial, threads=threads, prompt=prompt, new=new, weights=weights, keep=keep,
+            on_progress=_round,
+        )  # fmt: skip
+        show.json_of(found) if as_json else measured.measurement_table(found)
+        return
     if listen is not None:
         if runtime not in (None, "browser"):
             raise typer.BadParameter(f"--listen measures in a browser, not in {runtime}")
-        others = ("sustained", "remote", "shape", "value", "inputs", "profile")
-        output.refuse(context, *others, why="does not apply to --listen")
+        output.refuse(context, "remote", *OF_THIS_MACHINE, why="does not apply to --listen")
         api.measure_pages(
-            model,
-            listen=listen,
-            threads=threads,
-            batch=batch,
-            prompt=prompt,
-            new=new,
-            weights=weights,
-            keep=keep,
-            on_open=_opened,
-            on_result=_as_json if as_json else _shown,
-        )
+            model, listen=listen, threads=threads, batch=batch, prompt=prompt, new=new, weights=weights, keep=keep,
+            on_open=_opened, on_result=_as_json if as_json else _shown,
+        )  # fmt: skip
         return
     seconds = None if sustained is None else units.parse_field(sustained, "duration", "--sustained")
     with show.waiting("measuring", quiet=as_json):
@@ -121,6 +136,11 @@ def _opened(address: str, code: str) -> None:
     """Says where a page is to be opened."""
     sys.stderr.write(f"\n{code}\n" if code else "")
     output.notices.print(f"open this address in a browser (#NAME after it names the device); Ctrl-C ends: {address}")
+
+
+def _round(stage: str, done: int, total: int) -> None:
+    """Says what a phone is doing."""
+    output.notices.print(f"round {min(done + 1, total)} of {total}: {stage}")
 
 
 def _shown(machine: str, found: api.Measurement | ChipwiseError) -> None:

@@ -76,7 +76,15 @@ def read_llama_bench(path: str | Path) -> list[BenchTest]:
     Raises:
         SpecError: The file is missing, damaged or not of this format; the message names the field.
     """
-    name, text = str(path), read_text(path)
+    return parse_llama_bench(read_text(path), name=str(path))
+
+
+def parse_llama_bench(text: str, *, name: str) -> list[BenchTest]:
+    """The results in the program's output; ``name`` is where it comes from.
+
+    Raises:
+        SpecError: As for a file.
+    """
     if text.lstrip().startswith("{"):
         lines = [(number, line) for number, line in enumerate(text.splitlines(), start=1) if line.strip()]
         rows: object = [parse_whole(line, name=f"{name}, line {number}") for number, line in lines]
@@ -135,11 +143,8 @@ def measurements_of(
             "measured with --model",
             file=file,
         )
-    for test in tests:
-        machine = KitMachine(name=test.cpu_info, cpu=test.cpu_info, cores=1, gpus=tuple(filter(None, [test.gpu_info])))
-        other = None if device is None else another_device(device, machine)
-        if other is not None:
-            raise SpecError(f"measured on {other}, which is not {device}; correct --device", file=file)
+    if device is not None:
+        _check_device(tests, device, file=file)
     prompts = [test for test in tests if test.n_prompt and not test.n_gen]
     generations = [test for test in tests if test.n_gen and not test.n_prompt]
     for found, what, flag in ((prompts, "prompt", "-p"), (generations, "generation", "-n")):
@@ -153,6 +158,14 @@ def measurements_of(
     if not pairs:
         raise SpecError("no prompt test and generation test were made with the same settings", file=file)
     return [_measurement(prompt, generation, design, device=device) for prompt, generation in pairs]
+
+
+def _check_device(tests: Sequence[BenchTest], device: str, *, file: str) -> None:
+    for test in tests:
+        name = test.cpu_info or "unnamed"  # phones state none
+        machine = KitMachine(name=name, cpu=test.cpu_info, cores=1, gpus=tuple(filter(None, [test.gpu_info])))
+        if (other := another_device(device, machine)) is not None:
+            raise SpecError(f"measured on {other}, which is not {device}; correct --device", file=file)
 
 
 def format_of(test: BenchTest) -> str | None:
