@@ -346,14 +346,7 @@ def accompany(answer: Callable[[Message], Message]) -> NoReturn:
 
     What libraries print goes to standard error; a :class:`ChipwiseError` becomes the greeting's ``error``.
     """
-    reply_to = os.dup(1)
-    os.dup2(2, 1)
-    try:
-        greeting = answer(_parsed(sys.stdin.readline()))
-    except ChipwiseError as error:
-        greeting = {"error": str(error)}
-    with os.fdopen(reply_to, "w") as stream:
-        stream.write(json.dumps(greeting) + "\n")
+    _reply(answer, _parsed(sys.stdin.readline()))
     sys.stdin.read()
     os._exit(0)
 
@@ -363,7 +356,11 @@ def answer_once(answer: Callable[[Request], Mapping[str, object]]) -> int:
 
     What libraries print goes to standard error; a :class:`ChipwiseError` becomes the reply's ``error``. Returns 0.
     """
-    request: Request = json.load(sys.stdin)
+    _reply(answer, json.load(sys.stdin))
+    return 0
+
+
+def _reply(answer: Callable[[Request], Mapping[str, object]], request: Request) -> None:
     reply_to = os.dup(1)
     os.dup2(2, 1)  # output of libraries must not mix with the reply
     try:
@@ -371,8 +368,7 @@ def answer_once(answer: Callable[[Request], Mapping[str, object]]) -> int:
     except ChipwiseError as error:
         reply = {"error": str(error)}
     with os.fdopen(reply_to, "w") as stream:
-        json.dump(reply, stream)
-    return 0
+        stream.write(json.dumps(reply) + "\n")
 
 
 def _started(command: Sequence[str], environment: Mapping[str, str]) -> subprocess.Popen[str]:
