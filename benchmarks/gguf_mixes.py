@@ -23,7 +23,9 @@ from chipwise.deploy.export.gguf_read import GgufFile
 from chipwise.deploy.runtimes.ggml import ggml
 from chipwise.deploy.runtimes.llama_timing import FileTimes
 from chipwise.design.quantize import windows
-from chipwise.design.quantize.gguf_file import PREFILL_SLACK, USUAL, GgufMix, GgufRun, Kept, as_gguf
+from chipwise.design.quantize.answers import Kept
+from chipwise.design.quantize.gguf_file import as_gguf
+from chipwise.design.quantize.gguf_run import PREFILL_SLACK, USUAL, GgufMix, GgufRun
 from provenance import stamp
 
 STOCK = ("Q8_0", "Q6_K", "Q5_K_M", "Q4_K_M", "IQ4_XS", "Q3_K_M", "IQ3_M", "Q2_K")

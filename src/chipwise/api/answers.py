@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from chipwise.design.models.graph_files import as_graph
     from chipwise.design.phases.one_model import TaskScore, TaskTrained, run_of
     from chipwise.design.phases.overview import Overview, overview_of, profile_of
-    from chipwise.design.quantize.gguf_file import GgufMix, QuantisedGguf
+    from chipwise.design.quantize.gguf_run import GgufMix, QuantisedGguf
     from chipwise.design.quantize.onnx_file import QuantisedFile
     from chipwise.design.report import two_runs, unmet
     from chipwise.design.report.facts import contenders, without_search

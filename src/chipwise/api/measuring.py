@@ -17,7 +17,7 @@ from chipwise.design.quantize import onnx_file
 from chipwise.errors import SpecError
 
 if TYPE_CHECKING:
-    from chipwise.design.quantize.gguf_file import QuantisedGguf
+    from chipwise.design.quantize.gguf_run import QuantisedGguf
     from chipwise.design.quantize.onnx_file import QuantisedFile
 
 export = public(exports.export)

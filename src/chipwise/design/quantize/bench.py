@@ -12,11 +12,12 @@ import numpy as np
 
 from chipwise.core.arrays import AnyArray
 from chipwise.core.digest import digest, plain
-from chipwise.core.files import build, read_mapping, storage, write_json
+from chipwise.core.files import build, storage, write_json
 from chipwise.core.workers import WorkerPool
 from chipwise.deploy.graphs.inputs import Samples, write_arrays
+from chipwise.design.quantize.answers import earlier
 from chipwise.design.quantize.node_choices import Formats, Product
-from chipwise.errors import MeasurementError, StudyError
+from chipwise.errors import MeasurementError
 
 T = TypeVar("T")
 SILENT_S = 900.0  # after which a job counts as hung
@@ -62,16 +63,8 @@ class Bench:
         self.folder, self._setup = folder, setup
         self._state = folder / STATE
         self._files: list[str] = []  # formats' digests of the files that exist, the latest last
-        self._kept: dict[str, dict[str, object]] = {}
-        if self._state.exists():
-            held = read_mapping(self._state)
-            if held.get("identity") != identity:
-                raise StudyError(
-                    f"{folder}: holds a run of another file, data or settings; remove it or name another --out"
-                )
-            if not resume:
-                raise StudyError(f"{folder}: holds this run, unfinished; go on with --resume, or remove the folder")
-            self._kept = plain(held["answers"])
+        held = earlier(self._state, identity, depends_on="file, data or settings", resume=resume)
+        self._kept: dict[str, dict[str, object]] = plain(held.get("answers", {}))
         self._identity = identity
         with storage(folder):
             folder.mkdir(parents=True, exist_ok=True)

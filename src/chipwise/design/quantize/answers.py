@@ -1,0 +1,56 @@
+"""Answers of a run that took time, kept in a file beside it, so that a stopped run can go on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from chipwise.core.digest import plain
+from chipwise.core.files import read_mapping, write_json
+from chipwise.errors import StudyError
+
+
+def earlier(path: Path, identity: str, *, depends_on: str, resume: bool) -> dict[str, object]:
+    """The answers of an earlier run in the file ``path``; empty if there is no such file.
+
+    Args:
+        path: The file, in the run's folder.
+        identity: Digest of everything that the answers depend on, which the file states as well.
+        depends_on: What that is, in words.
+        resume: Whether to use the answers of an earlier run.
+
+    Raises:
+        StudyError: The folder holds another run, or this one and ``resume`` is not given.
+    """
+    if not path.exists():
+        return {}
+    folder, held = path.parent, read_mapping(path)
+    if held.get("identity") != identity:
+        raise StudyError(f"{folder}: holds a run of another {depends_on}; remove it or name another --out")
+    if not resume:
+        raise StudyError(f"{folder}: holds this run, unfinished; go on with --resume, or remove the folder")
+    return held
+
+
+class Kept:
+    """The answers of one run."""
+
+    def __init__(self, folder: Path, identity: str, *, resume: bool) -> None:
+        self.folder, self._path = folder, folder / "answers.json"
+        found = earlier(self._path, identity, depends_on="model or text", resume=resume)
+        self._held: dict[str, object] = found or {"identity": identity}
+        write_json(self._path, self._held)
+
+    def once(self, key: str, make: Callable[[], object]) -> object:
+        """The answer to ``key`` as JSON data, made once."""
+        if key not in self._held:
+            self._held[key] = plain(make())
+            write_json(self._path, self._held)
+        return self._held[key]
+
+    def numbers(self, key: str, make: Callable[[], Sequence[float]]) -> list[float]:
+        """The same for a list of numbers."""
+        found = self.once(key, make)
+        if not isinstance(found, list):
+            raise StudyError(f"{self._path}: {key!r} is no list; remove the folder")
+        return [float(each) for each in found]

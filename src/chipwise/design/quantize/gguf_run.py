@@ -1,0 +1,487 @@
+"""The steps of a run that chooses, measures and writes a GGUF mix; see :mod:`chipwise.design.quantize.gguf_file`."""
+
+from __future__ import annotations
+
+import math
+import shutil
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from importlib import metadata
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from chipwise.core import units
+from chipwise.core.arrays import Float64Array
+from chipwise.core.digest import digest, plain
+from chipwise.core.files import storage
+from chipwise.core.results import Result
+from chipwise.deploy.export.gguf_mix import STOCK, Mix, fallback, matrices, mix_bytes, stock_mix, write_mix
+from chipwise.deploy.export.gguf_read import GgufFile
+from chipwise.deploy.runtimes.ggml import TYPES, Bytes, ggml
+from chipwise.deploy.runtimes.llama_timing import PREFILL, PROMPT, STEPS, FileTimes, file_times
+from chipwise.design.quantize.answers import Kept
+from chipwise.design.quantize.chip_prices import predict_prices
+from chipwise.design.quantize.decoder import StreamedDecoder, divergence
+from chipwise.design.quantize.kv_cache import USUAL_CACHE, CacheFormat, cache_bytes, offered_caches
+from chipwise.design.quantize.losses import Sensitivity, measure_losses
+from chipwise.design.quantize.mixes import Prices, choose_mix, measure_prices
+from chipwise.design.quantize.windows import Windows, windows_of
+from chipwise.errors import Infeasible, SpecError, Unsupported
+
+OnProgress = Callable[[str, int, int], None]
+Held = tuple[Mix, str]  # a mix, and the format of its keys and values
+FORMATS = tuple(name for name in TYPES if name not in ("F32", "IQ2_S", "IQ3_XXS"))
+USUAL = "Q4_K_M"  # the stock mix whose size and time are the limits if none are given
+PRICE_ROUNDS, PROMPT_ROUNDS = 24, 5
+PREFILL_SLACK = 1.05  # of the stock mix's prefill: what the chosen mix may take
+TIME_ERROR = 0.11  # nine of ten predictions of a step's time are within it; benchmarks/gguf_mixes.py
+_ATTEMPTS = 3  # choices until the measured time keeps the limit
+_UNTIMED = "token_embd.weight"
+LOSSES = "losses"  # folder of the losses by layer, in that of the run
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GgufMix:
+    """A mix: what is promised and what was measured (None if it was not)."""
+
+    name: str
+    size_bytes: int  # of all tensors, without the cache
+    predicted_loss: float  # divergence in nats per token
+    predicted_s: float | None  # a decode step
+    loss: float | None = None  # measured on held-out text
+    loss_error: float | None = None  # standard error
+    step_s: float | None = None  # measured, the least of rounds in turns with the other mixes
+    predicted_prefill_s: float | None = None  # a prompt of 256 tokens
+    prefill_s: float | None = None
+    domains: Mapping[str, float] = field(default_factory=dict)  # measured divergence by text file
+    keeps: bool = True  # whether the limits are kept, by prediction
+    cache: str = USUAL_CACHE  # format of keys and values
+    cache_bytes: int = 0  # of keys and values of the context; 0 where none is stated
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class QuantisedGguf(Result):
+    """The answer for a GGUF file: a mix of formats, or a stock mix where none is better."""
+
+    source: str
+    file: str | None  # None after a dry run
+    verdict: str
+    plan: str  # formats of weights, activations and KV with their price, in one line
+    limits: Mapping[str, float]  # size in bytes, time of a decode step and prefill of 256 tokens in seconds
+    chosen: GgufMix
+    stock: tuple[GgufMix, ...]
+    formats: Mix  # of each matrix of the written file
+    repeatability: float | None  # of measured times: one file against itself, as a share
+    original_loss: float | None  # nats per token of the original on the held-out text
+    calibration_tokens: int
+    held_tokens: int
+    prices: str  # where prices are from
+
+    def headline(self) -> str:
+        """The verdict in one line."""
+        return f"{self.source}: {self.verdict}"
+
+    def rows(self) -> list[Mapping[str, object]]:
+        """One row for each mix."""
+        return [plain(each) for each in (self.chosen, *self.stock)]
+
+
+class GgufRun:
+    """The steps of one run. Every answer that takes time is kept."""
+
+    def __init__(
+        self,
+        file: GgufFile,
+        texts: Sequence[Path],
+        kept: Kept,
+        *,
+        device: str | None,
+        seed: int,
+        on_progress: OnProgress,
+        context: int | None = None,
+    ) -> None:
+        self.context, self.depth = context, max(PROMPT, (context or 0) - STEPS)
+        self.file, self.kept, self.device, self.progress = file, kept, device, on_progress
+        self.decoder, self.shapes = StreamedDecoder(file), matrices(file)
+        self.text: Windows = windows_of(file, texts, max_tokens=self.decoder.arch.max_tokens)
+        self.found: Sensitivity = measure_losses(
+            self.decoder, self.text.calibration, FORMATS, kept.folder / LOSSES, seed=seed, on_progress=on_progress
+        )
+        self.losses = self.found.losses
+        if context is not None and context > self.decoder.arch.max_tokens:
+            raise SpecError(f"the model reads at most {self.decoder.arch.max_tokens:,} tokens", field="context")
+        shapes, self.spread = sorted(set(self.shapes.values())), (1 - TIME_ERROR, 1 + TIME_ERROR)
+        self.rest_s = self.prompt_rest_s = 0.0
+        self.prompt_prices: Prices = {}  # none on a chip that is not here
+        if device is None:
+            on_progress("timing formats", 0, 1)
+            inner = sorted({shape for name, shape in self.shapes.items() if name.startswith("blk.")})
+            self.prices: Prices = self._timed("prices", shapes, rounds=PRICE_ROUNDS)
+            self.prompt_prices = self._timed("prompt prices", inner, rounds=PROMPT_ROUNDS, tokens=PREFILL)
+            usual = stock_mix(USUAL, file)
+            caches = (USUAL_CACHE,) if context is None else offered_caches(self.decoder.arch)
+            times = dict(zip(caches, self.race([(usual, cache) for cache in caches])[0], strict=True))
+            self.rest_s = max(0.0, times[USUAL_CACHE].step_s - self._products_s(usual))
+            self.prompt_rest_s = max(0.0, times[USUAL_CACHE].prefill_s - self._prompt_products_s(usual))
+            extra_s: Mapping[str, float] = {
+                cache: each.step_s - times[USUAL_CACHE].step_s for cache, each in times.items()
+            }
+        else:
+            chip = predict_prices(self.decoder.arch, self.shapes, device, FORMATS, context=self.depth + STEPS)
+            self.prices, self.rest_s, self.spread = chip.prices, chip.rest_s, (chip.low, chip.high)
+            self.losses = {
+                name: {kind: loss for kind, loss in own.items() if (kind, self.shapes[name]) in chip.prices}
+                for name, own in self.losses.items()
+            }
+            if bare := [name for name, own in self.losses.items() if not own]:
+                raise Unsupported(f"no GGUF format that {bare[0]} can be stored in has a price on {device}")
+            extra_s = chip.extra_s
+        self.caches = self._cache_formats(extra_s) if context is not None else (CacheFormat(name=USUAL_CACHE),)
+        self._original: Tensor | None = None
+
+    def _cache_formats(self, extra_s: Mapping[str, float]) -> tuple[CacheFormat, ...]:
+        """The cache formats of this context, with the divergence that each adds on the calibration text."""
+        tokens, inputs = torch.from_numpy(self.text.calibration), list[Tensor]()
+        names = [name for name in offered_caches(self.decoder.arch) if name in extra_s]
+
+        def scored() -> list[float]:
+            inputs.append(self.decoder.head_inputs(tokens))
+            head, made = self.decoder.head(), [0.0]
+            for number, name in enumerate(names[1:], start=1):
+                self.progress("scoring cache formats", number, len(names))
+                other = self.decoder.head_inputs(tokens, cache=name)
+                made.append(float(divergence((inputs[0], head), (other, head), tokens)[0].mean()))
+            return made
+
+        losses = self.kept.numbers("cache losses", scored)
+        return tuple(
+            CacheFormat(
+                name=name,
+                size_bytes=cache_bytes(self.decoder.arch, name, self.context or 0),
+                loss=loss,
+                extra_s=extra_s[name],
+            )
+            for name, loss in zip(names, losses, strict=True)
+        )
+
+    def _timed(self, key: str, shapes: Sequence[tuple[int, int]], *, rounds: int, tokens: int = 1) -> Prices:
+        keys = [(kind, shape) for kind in FORMATS for shape in shapes if TYPES[kind].fits(shape[1])]
+
+        def timed() -> list[float]:
+            priced = measure_prices(shapes, FORMATS, rounds=rounds, tokens=tokens)
+            return [priced[key] for key in keys]
+
+        return dict(zip(keys, self.kept.numbers(key, timed), strict=True))
+
+    def answer(self, target: Path, limits: Mapping[str, float], kind: str | None, *, dry_run: bool) -> QuantisedGguf:
+        """Chooses, measures against the best stock mix, and writes the winner to ``target``.
+
+        Args:
+            target: The file to write.
+            limits: Of ``size`` in bytes and of ``time`` in seconds; none: those of the usual stock mix.
+            kind: One format for all matrices instead of a mix.
+            dry_run: Whether to stop after the choice.
+        """
+        mixes = {name: stock_mix(name, self.file) for name in STOCK}
+        usual = None if limits or kind is not None else mixes[USUAL]
+        if usual is not None:
+            promise = self.promise(USUAL, usual, {})
+            limits = {
+                "size": promise.size_bytes + promise.cache_bytes,
+                "time": promise.predicted_s or math.inf,
+            }
+        stock = {name: self._best_cache(name, mix, limits) for name, mix in mixes.items() if self._known(mix)}
+        rival = min((each for each in stock.values() if each.keeps), key=lambda each: each.predicted_loss, default=None)
+        if kind is None and rival is not None and rival.predicted_prefill_s is not None:
+            limits = {**limits, "prefill": PREFILL_SLACK * rival.predicted_prefill_s}
+        if kind is None:
+            chosen, cache = self.choose(limits)
+            promise = self.promise("chosen", chosen, limits, cache)
+        else:
+            chosen = self._uniform(kind)
+            promise = self.promise(f"all {kind}", chosen, limits)
+        if kind is not None:
+            rival = min(stock.values(), key=lambda each: abs(each.size_bytes - promise.size_bytes), default=None)
+        found = QuantisedGguf(
+            source=str(self.file.path),
+            file=None,
+            verdict="dry run; nothing was written",
+            plan=self._plan(chosen, promise),
+            limits=limits,
+            chosen=promise,
+            stock=tuple(stock.values()),
+            formats=chosen,
+            repeatability=None,
+            original_loss=None,
+            calibration_tokens=self.text.calibration.size,
+            held_tokens=0,
+            prices=self._source(),
+        )
+        if dry_run:
+            return found
+        against = [] if rival is None else [(mixes[rival.name], rival.cache)]
+        repeatability = None
+        if self.device is None:
+            promise, chosen, times, repeatability = self._kept_time(promise, chosen, limits, against, usual)
+            if rival is not None:
+                rival = replace(rival, step_s=times[1].step_s, prefill_s=times[1].prefill_s)
+        promise, kl = self.measure(promise, chosen)
+        others = None
+        if rival is not None:
+            rival, others = self.measure(rival, mixes[rival.name])
+        verdict, stock_wins = _verdict(promise, kl, rival, others, asked=kind is not None)
+        if stock_wins and rival is not None:
+            chosen = mixes[rival.name]
+        with storage(target):
+            shutil.copyfile(self._made(chosen), target)
+        return replace(
+            found,
+            file=str(target),
+            verdict=verdict,
+            plan=self._plan(chosen, rival if stock_wins and rival is not None else promise),
+            chosen=promise,
+            stock=tuple(rival if rival is not None and each.name == rival.name else each for each in found.stock),
+            formats=chosen,
+            repeatability=repeatability,
+            original_loss=float(np.mean(self.kept.numbers("original loss", list))),
+            held_tokens=self.text.held.size,
+        )
+
+    def _kept_time(
+        self, promise: GgufMix, mix: Mix, limits: Mapping[str, float], against: Sequence[Held], usual: Mix | None
+    ) -> tuple[GgufMix, Mix, list[FileTimes], float]:
+        """Times the choice in turns with stock mixes; chooses again with less time while a limit is broken.
+
+        With ``usual``, the limit of a step is its time in the same turns; that of the prefill is relative to the first
+        of ``against``. Returns the choice, its promise, the times and the repeatability.
+        """
+        slack = {"time": 1.0, "prefill": 1.0}
+        for attempt in range(_ATTEMPTS):
+            stock = [] if usual is None else [(usual, USUAL_CACHE)]
+            times, repeatability = self.race([(mix, promise.cache), *against, *stock])
+            over = {
+                "time": times[0].step_s / (limits.get("time", math.inf) if usual is None else times[-1].step_s),
+                "prefill": times[0].prefill_s / (PREFILL_SLACK * times[1].prefill_s) if "prefill" in limits else 0.0,
+            }
+            keeps = max(over.values()) <= 1 + 2 * repeatability
+            promise = replace(promise, step_s=times[0].step_s, prefill_s=times[0].prefill_s, keeps=keeps)
+            if keeps or promise.name != "chosen" or attempt == _ATTEMPTS - 1:
+                break
+            slack = {name: share / max(1.0, over[name]) for name, share in slack.items()}
+            self.forget(mix)
+            mix, cache = self.choose(limits, slack)
+            promise = self.promise(promise.name, mix, limits, cache)
+        return promise, mix, times, repeatability
+
+    def _known(self, mix: Mix) -> bool:
+        return all(
+            kind in self.losses[name] and (name == _UNTIMED or (kind, self.shapes[name]) in self.prices)
+            for name, kind in mix.items()
+        )
+
+    def _uniform(self, kind: str) -> dict[str, str]:
+        for name, (_, width) in self.shapes.items():
+            if not TYPES[kind].fits(width):
+                instead = fallback(kind, width).lower()
+                raise Unsupported(
+                    f"{kind.lower()} stores blocks of {TYPES[kind].block} values, and {name} has rows of {width}; "
+                    f"use a format of smaller blocks such as {instead}, or leave --format out for a mix"
+                )
+        made = dict.fromkeys(self.shapes, kind)
+        if not self._known(made):
+            raise Unsupported(f"{kind.lower()} has no price on {self.device}")
+        return made
+
+    def _products_s(self, mix: Mix) -> float:
+        untied = "output.weight" in self.shapes
+        return sum(
+            self.prices[kind, self.shapes[name]] for name, kind in mix.items() if not (untied and name == _UNTIMED)
+        )
+
+    def _prompt_products_s(self, mix: Mix) -> float:
+        return sum(self.prompt_prices.get((kind, self.shapes[name]), 0.0) for name, kind in mix.items())
+
+    def _predicted_s(self, mix: Mix) -> float | None:
+        return self._products_s(mix) + self.rest_s if self._known(mix) else None
+
+    def promise(self, name: str, mix: Mix, limits: Mapping[str, float], cache: CacheFormat | None = None) -> GgufMix:
+        """Size, predicted divergence and time of a mix with a cache format, and whether they keep the limits."""
+        held = cache or self.caches[0]
+        size, step_s = mix_bytes(self.file, mix), self._predicted_s(mix)
+        step_s = None if step_s is None else step_s + held.extra_s
+        prefill_s = self._prompt_products_s(mix) + self.prompt_rest_s if self.prompt_prices else None
+        fits = size + held.size_bytes <= limits.get("size", math.inf)
+        return GgufMix(
+            name=name,
+            size_bytes=size,
+            predicted_loss=sum(self.losses[each][kind] for each, kind in mix.items()) + held.loss,
+            predicted_s=step_s,
+            predicted_prefill_s=prefill_s,
+            keeps=fits and (step_s or math.inf) <= limits.get("time", math.inf) * 1.0001,
+            cache=held.name,
+            cache_bytes=held.size_bytes,
+        )
+
+    def _best_cache(self, name: str, mix: Mix, limits: Mapping[str, float]) -> GgufMix:
+        """A stock mix with the cache format that keeps the limits at the least divergence."""
+        made = [self.promise(name, mix, limits, cache) for cache in self.caches]
+        return min(made, key=lambda each: (not each.keeps, each.predicted_loss))
+
+    def choose(self, limits: Mapping[str, float], slack: Mapping[str, float] | None = None) -> tuple[Mix, CacheFormat]:
+        """The mix and the cache format of least loss within limits, times ``slack`` those of time."""
+        found: list[tuple[float, Mix, CacheFormat]] = []
+        refused: Infeasible | None = None
+        for cache in self.caches:
+            try:
+                mix = self._choose_with(cache, limits, slack or {})
+            except Infeasible as error:
+                refused = error
+                continue
+            found.append((self.promise("", mix, {}, cache).predicted_loss, mix, cache))
+        if not found:
+            raise refused or Infeasible("no mix keeps the limits")
+        _, mix, cache = min(found, key=lambda each: each[0])
+        return mix, cache
+
+    def _choose_with(self, cache: CacheFormat, limits: Mapping[str, float], slack: Mapping[str, float]) -> Mix:
+        """The mix of least loss with one cache format; the solver's limits are of matrices alone."""
+        kinds = {name: list(own) for name, own in self.losses.items()}
+        fixed = {
+            "size": mix_bytes(self.file, {}) + cache.size_bytes,
+            "time": self.rest_s + cache.extra_s,
+            "prefill": self.prompt_rest_s,
+        }
+        least = {
+            "size": fixed["size"]
+            + sum(min(TYPES[kind].matrix_bytes(*self.shapes[name]) for kind in own) for name, own in kinds.items()),
+            "time": fixed["time"]
+            + sum(min(self._products_s({name: kind}) for kind in own) for name, own in kinds.items()),
+        }
+        for name, limit in limits.items():
+            if name in least and least[name] > limit:
+                option, unit = ("tpot", "time") if name == "time" else ("memory", "bytes")
+                need = units.show(least[name], unit)
+                raise Infeasible(f"{option}: the least is {need} with the formats of llama.cpp; loosen the limit")
+        return choose_mix(
+            self.shapes,
+            self.losses,
+            self.prices,
+            limits={name: limit * slack.get(name, 1.0) - fixed[name] for name, limit in limits.items()},
+            prompt_prices=self.prompt_prices,
+        )
+
+    def measure(self, promise: GgufMix, mix: Mix) -> tuple[GgufMix, Float64Array]:
+        """The divergence on held-out text, also by window."""
+        label = " ".join(["divergence", self._label(mix), *([] if promise.cache == USUAL_CACHE else [promise.cache])])
+        kl = np.array(self.kept.numbers(label, partial(self._divergence, mix, promise.cache)))
+        of = np.array(self.text.domains)
+        return replace(
+            promise,
+            loss=float(kl.mean()),
+            loss_error=float(kl.std(ddof=1) / len(kl) ** 0.5),
+            domains={name: float(kl[of == name].mean()) for name in dict.fromkeys(self.text.domains)},
+        ), kl
+
+    def _label(self, mix: Mix) -> str:
+        return next((name for name in STOCK if stock_mix(name, self.file) == mix), digest(dict(mix)))
+
+    def race(self, mixes: Sequence[Held]) -> tuple[list[FileTimes], float]:
+        """Least seconds of each mix and cache, in turns, and the repeatability: a step of the last against itself."""
+        raced = [*mixes, mixes[-1]]
+
+        def timed() -> list[float]:
+            files = [self._made(mix) for mix, _ in raced]
+            self.progress("timing files", 0, 1)
+            found = file_times(files, caches=[cache for _, cache in raced], depth=self.depth)
+            return [value for each in found for value in each]
+
+        labels = [f"{self._label(mix)} {cache}" for mix, cache in mixes]
+        values = self.kept.numbers(" ".join([f"times at {self.depth}", *labels]), timed)
+        *found, again = map(FileTimes, values[::2], values[1::2])
+        return found, abs(again.step_s / found[-1].step_s - 1)
+
+    def forget(self, mix: Mix) -> None:
+        """Removes the file of a mix, whose answers are kept."""
+        (self.kept.folder / f"{self._label(mix)}.gguf").unlink(missing_ok=True)
+
+    def _divergence(self, mix: Mix, cache: str) -> list[float]:
+        layers, held = len(self.decoder.blocks), torch.from_numpy(self.text.held)
+        if self._original is None:
+            stage = "original on held-out text"
+            self._original = self.decoder.head_inputs(held, on_layer=lambda n: self.progress(stage, n, layers))
+        file = self._made(mix)
+        made, stage = StreamedDecoder(GgufFile.open(file)), f"{file.stem} on held-out text"
+        inputs = made.head_inputs(held, mix, cache, on_layer=lambda n: self.progress(stage, n, layers))
+        kl, loss = divergence((self._original, self.decoder.head()), (inputs, made.head()), held)
+        self.kept.numbers("original loss", loss.tolist)
+        return [float(each) for each in kl]
+
+    def _made(self, mix: Mix) -> Path:
+        """The file of a mix."""
+        label, done = self._label(mix), 0
+        path = self.kept.folder / f"{label}.gguf"
+        if path.exists():
+            return path
+
+        def pack(name: str, kind: str) -> Bytes:
+            nonlocal done
+            done += 1
+            self.progress(f"writing {label}", done, len(mix))
+            weight = self.found.importance.get(name, np.ones(self.shapes[name][1], np.float32))
+            return ggml().pack(self.decoder.matrix(name), TYPES[kind], weight)
+
+        return write_mix(self.file, mix, path, pack, name=label)
+
+    def _source(self) -> str:
+        if self.device is not None:
+            return f"predicted from the data sheet of {self.device}"
+        lib = ggml()
+        return (
+            f"measured here in the kernels of {lib.package} {metadata.version(lib.package)}, {lib.vectors()}, 1 thread"
+        )
+
+    def _plan(self, mix: Mix, promise: GgufMix) -> str:
+        """Formats of weights, activations and KV with their price, in one line."""
+        sizes = Counter[str]()
+        for name, kind in mix.items():
+            sizes[kind] += self.shapes[name][0] * self.shapes[name][1]
+        total = sum(sizes.values())
+        shares = ", ".join(
+            f"{kind} {units.show(size / total, 'share', digits=2)}" for kind, size in sizes.most_common()
+        )
+        bits = sum(TYPES[kind].bits * size for kind, size in sizes.items()) / total
+        hows = sorted({TYPES[kind].activations for kind in mix.values()} - {"none"})
+        kv_bytes = cache_bytes(self.decoder.arch, promise.cache, 1)
+        run = "" if promise.cache == USUAL_CACHE else f" (run llama.cpp with -ctk {promise.cache} -ctv {promise.cache})"
+        step_s = promise.predicted_s
+        low, high = ((step_s or 0.0) * share for share in self.spread)
+        cost = units.span(step_s or 0.0, low, high, "time")
+        return (
+            f"weights {shares} ({bits:.2f} bits) · activations {' and '.join(hows)} (llama.cpp's kernels) · KV "
+            f"{promise.cache}, {units.show(kv_bytes, 'bytes')} a token{run} · {cost} a token, predicted; "
+            f"prices {self._source()}"
+        )
+
+
+def _verdict(
+    chosen: GgufMix, kl: Float64Array, rival: GgufMix | None, others: Float64Array | None, *, asked: bool
+) -> tuple[str, bool]:
+    """The verdict, and whether the stock mix is written."""
+    if rival is None or others is None or rival.loss is None or chosen.loss is None:
+        return "the chosen mix; no stock mix keeps the limits", False
+    gain = others - kl
+    error = float(gain.std(ddof=1) / len(gain) ** 0.5)
+    less = units.show(abs(1 - chosen.loss / rival.loss), "share", digits=2)
+    if asked:
+        word = "less" if chosen.loss < rival.loss else "more"
+        return f"one format, as asked: {less} {word} divergence than {rival.name}, the stock mix of nearest size", False
+    slower = chosen.step_s is not None and not chosen.keeps
+    if slower or float(gain.mean()) <= 2 * error:
+        why = "its measured time breaks a limit" if slower else "its divergence is not less beyond the error"
+        return f"use the stock file: {rival.name} (the chosen mix loses: {why})", True
+    return f"the chosen mix: {less} less divergence than {rival.name}, the best stock mix within the limits", False
