@@ -15,31 +15,11 @@ import numpy as np
 
 from chipwise.core.arrays import AnyArray
 from chipwise.errors import InputError, SpecError, UnknownName
+from chipwise.model.graphs.graph import UNNAMED, GraphInput
 
 Feed = dict[str, AnyArray]
 """An array for each input of a graph."""
-UNNAMED = "?"  # an open axis without a name
 Shapes = Mapping[str, tuple[int, ...]]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GraphInput:
-    """An input of a graph: name, type, and shape with the names of open axes (``?`` if an axis has none)."""
-
-    name: str
-    dtype: np.dtype[np.generic]
-    shape: tuple[int | str, ...]
-    rows: int | None = None  # rows of the smallest embedding that the input indexes; None if it indexes none
-
-    def said(self) -> str:
-        """The shape as text, such as ``(batch, 3, 224, 224)``."""
-        return f"({', '.join(map(str, self.shape))})"
-
-    def fits(self, shape: Sequence[int]) -> bool:
-        """Whether an array of this shape can be given."""
-        return len(shape) == len(self.shape) and all(
-            isinstance(wanted, str) or wanted == size for wanted, size in zip(self.shape, shape, strict=True)
-        )
 
 
 def parse_shapes(texts: Sequence[str]) -> dict[str, tuple[int, ...]]:

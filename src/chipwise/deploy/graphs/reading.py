@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from chipwise.core.extras import require
-from chipwise.deploy.graphs.inputs import UNNAMED, Feed, GraphInput, Shapes, given_feed, made_feed, with_shapes
+from chipwise.deploy.graphs.inputs import Feed, Shapes, given_feed, made_feed, with_shapes
 from chipwise.deploy.runtimes import TEXT_INPUTS, TEXT_PAST
 from chipwise.errors import InputError, SpecError, Unsupported
+from chipwise.model import graphs
+from chipwise.model.graphs.graph import GraphInput
 
 if TYPE_CHECKING:
     import onnx
@@ -29,26 +30,15 @@ def inputs_of(path: str | Path) -> tuple[GraphInput, ...]:
         MissingExtra: onnx is not installed.
     """
     graph = _loaded(path).graph
-    from onnx import helper
-
     for file in external_files(path):
         if not file.is_file():
             raise SpecError(f"its weights are in {file.name}, which is missing next to it", file=str(path))
     stored = {tensor.name for tensor in graph.initializer}
-    rows = dict(_indexed_rows(graph))
-    found = []
     for item in graph.input:
-        if item.name in stored:
-            continue
-        tensor_type = item.type.tensor_type
-        if not tensor_type.elem_type:
+        if item.name not in stored and not item.type.tensor_type.elem_type:
             raise Unsupported(f"{path}: its input {item.name!r} is no tensor; chipwise runs graphs with tensors alone")
-        axes = tuple(
-            axis.dim_param or (axis.dim_value if axis.dim_value > 0 else UNNAMED) for axis in tensor_type.shape.dim
-        )
-        dtype = np.dtype(helper.tensor_dtype_to_np_dtype(tensor_type.elem_type))
-        found.append(GraphInput(name=item.name, dtype=dtype, shape=axes, rows=rows.get(item.name)))
-    return tuple(found)
+    rows = dict(_indexed_rows(graph))
+    return tuple(replace(item, rows=rows.get(item.name)) for item in graphs.stated_inputs(graph))
 
 
 def _indexed_rows(graph: onnx.GraphProto) -> Iterator[tuple[str, int]]:

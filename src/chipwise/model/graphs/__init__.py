@@ -13,5 +13,6 @@ from chipwise.core.lazy import on_first_use
 
 if TYPE_CHECKING:
     from chipwise.model.graphs.read import read_graph as read_graph
+    from chipwise.model.graphs.read import stated_inputs as stated_inputs
 
 __getattr__, __dir__ = on_first_use(__name__, __file__)

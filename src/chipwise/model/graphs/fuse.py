@@ -11,6 +11,7 @@ import traceback
 from collections.abc import Mapping
 from pathlib import Path
 
+import numpy as np
 import onnx
 import onnxruntime as ort
 
@@ -64,7 +65,7 @@ def fused(file: Path, *, folder: str, level: str) -> dict[str, object]:
     runs: dict[str, int] = {}
     if left := unresolved(model.graph, known):
         inputs = [
-            GraphInput(name=each.name, dtype=known[each.name][0], shape=known[each.name][1])
+            GraphInput(name=each.name, dtype=np.dtype(known[each.name][0]), shape=known[each.name][1])
             for each in model.graph.input
         ]
         try:

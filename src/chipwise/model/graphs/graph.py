@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
+import numpy as np
+
 Shape: TypeAlias = tuple[int, ...]
+UNNAMED = "?"  # an open axis without a name
 
 PRODUCTS = (
     "conv", "pointwise conv", "grouped conv", "depthwise conv", "transposed conv", "matmul", "batched matmul",
@@ -17,11 +20,22 @@ PRODUCTS = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GraphInput:
-    """An input that the user must give, with all axes fixed."""
+    """An input of a graph: name, type, and shape with the names of open axes (``?`` if an axis has none)."""
 
     name: str
-    dtype: str  # a numpy name, such as float32
-    shape: Shape
+    dtype: np.dtype[np.generic]
+    shape: tuple[int | str, ...]
+    rows: int | None = None  # rows of the smallest embedding that the input indexes; None if it indexes none
+
+    def said(self) -> str:
+        """The shape as text, such as ``(batch, 3, 224, 224)``."""
+        return f"({', '.join(map(str, self.shape))})"
+
+    def fits(self, shape: Sequence[int]) -> bool:
+        """Whether an array of this shape can be given."""
+        return len(shape) == len(self.shape) and all(
+            isinstance(wanted, str) or wanted == size for wanted, size in zip(self.shape, shape, strict=True)
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,7 +69,7 @@ class Graph:
     """A user's model with fixed axes, in execution order."""
 
     path: str
-    inputs: tuple[GraphInput, ...]
+    inputs: tuple[GraphInput, ...]  # with all axes fixed
     outputs: tuple[str, ...]
     values: Mapping[str, object]  # inputs that were fixed to a value
     ops: tuple[GraphOp, ...]

@@ -15,7 +15,6 @@ def made_inputs(inputs: Sequence[GraphInput], *, seed: int) -> dict[str, AnyArra
     random = np.random.default_rng(seed)
     made: dict[str, AnyArray] = {}
     for each in inputs:
-        kind = np.dtype(each.dtype)
-        normal = kind.kind == "f"
-        made[each.name] = random.standard_normal(each.shape).astype(kind) if normal else np.ones(each.shape, kind)
+        kind, sizes = np.dtype(each.dtype), tuple(map(int, each.shape))
+        made[each.name] = random.standard_normal(sizes).astype(kind) if kind.kind == "f" else np.ones(sizes, kind)
     return made

@@ -6,6 +6,7 @@ import math
 import tempfile
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TypeAlias
 
@@ -15,7 +16,7 @@ from chipwise.core.arrays import AnyArray
 from chipwise.core.extras import optional_imports
 from chipwise.core.workers import Message, answer_of
 from chipwise.errors import ChipwiseError, InputError, UnknownName, Unsupported, WorkerError, counted, listed
-from chipwise.model.graphs.graph import Graph, GraphInput, GraphOp, Shape
+from chipwise.model.graphs.graph import UNNAMED, Graph, GraphInput, GraphOp, Shape
 
 with optional_imports():
     import onnx
@@ -23,7 +24,6 @@ with optional_imports():
 
     from chipwise.model.graphs.operators import all_nodes, inner_graphs, operator_of
 
-Axis: TypeAlias = "int | str"  # a size, or the name of an open axis ("" if it has none)
 Value: TypeAlias = "float | int | bool | Sequence[object] | AnyArray"
 
 DOMAINS = {
@@ -33,13 +33,35 @@ DOMAINS = {
 CHILD_S = 1800.0  # longest time of the child process
 
 
-def model_inputs(path: str | Path) -> dict[str, tuple[str, tuple[Axis, ...]]]:
+def model_inputs(path: str | Path) -> dict[str, tuple[str, tuple[int | str, ...]]]:
     """Each input's dtype (as numpy names it) and axes, as the file states them.
 
     Raises:
         InputError: The file is missing, or not an ONNX model.
     """
-    return _stated(load(path))
+    return {each.name: (str(each.dtype), each.shape) for each in stated_inputs(load(path).graph)}
+
+
+def stated_inputs(graph: onnx.GraphProto) -> tuple[GraphInput, ...]:
+    """The inputs that a user must give, as the file states them.
+
+    Raises:
+        Unsupported: An input is not a tensor.
+    """
+    stored = {each.name for each in graph.initializer}
+    found = []
+    for each in graph.input:
+        if each.name in stored:
+            continue
+        if not each.type.HasField("tensor_type"):
+            raise Unsupported(
+                f"the input {each.name!r} is no tensor but a {each.type.WhichOneof('value')}; only tensors are read"
+            )
+        tensor = each.type.tensor_type
+        axes = tuple(dim.dim_value if dim.dim_value > 0 else dim.dim_param or UNNAMED for dim in tensor.shape.dim)
+        dtype = np.dtype(onnx.helper.tensor_dtype_to_np_dtype(tensor.elem_type))
+        found.append(GraphInput(name=each.name, dtype=dtype, shape=axes))
+    return tuple(found)
 
 
 def load(path: str | Path) -> onnx.ModelProto:
@@ -143,12 +165,12 @@ def fix(
     Returns:
         The inputs that are left, and the fixed values by name.
     """
-    stated = _stated(model)
-    axes = {axis for _, (_, shape) in stated.items() for axis in shape if isinstance(axis, str) and axis}
+    stated = {each.name: each for each in stated_inputs(model.graph)}
+    axes = {axis for each in stated.values() for axis in each.shape if isinstance(axis, str)} - {UNNAMED}
     for name in values:
         if name not in stated:
             raise UnknownName(f"input of {path}", name, stated)
-    sizes: dict[str, int] = {}
+    sizes: dict[int | str, int] = {}
     for name, given in shapes.items():
         if name not in stated and name not in axes:
             raise UnknownName(f"input or axis of {path}", name, [*stated, *sorted(axes)])
@@ -159,7 +181,7 @@ def fix(
                 raise InputError(f"{path}: --shape {name} is one axis, so it takes one number, not {list(given)}")
             sizes[name] = given[0]
             continue
-        shape = stated[name][1]
+        shape = stated[name].shape
         if len(given) != len(shape):
             raise InputError(
                 f"{path}: --shape {name} has {len(given)} axes, but the input has {len(shape)}: {_axes(shape)}"
@@ -169,19 +191,19 @@ def fix(
                 raise InputError(
                     f"{path}: --shape {name}: an axis of {axis} cannot be {size}; the input is {_axes(shape)}"
                 )
-            if isinstance(axis, str) and axis and sizes.setdefault(axis, size) != size:
+            if axis in axes and sizes.setdefault(axis, size) != size:
                 raise InputError(f"{path}: the axis {axis!r} is given as {sizes[axis]} and as {size}")
     fixed: dict[str, tuple[int, ...]] = {}
     open_inputs = []
-    for name, (_, shape) in stated.items():
+    for name, each in stated.items():
         given = tuple(shapes.get(name, ()))
         full = given or tuple(
             axis if isinstance(axis, int) else sizes.get(axis, 1 if not place else -1)
-            for place, axis in enumerate(shape)
+            for place, axis in enumerate(each.shape)
         )
         fixed[name] = full
         if -1 in full and name not in values:
-            open_inputs.append(f"{name} ({_axes(shape)})")
+            open_inputs.append(f"{name} ({_axes(each.shape)})")
     if open_inputs:
         example = next(name for name in stated if -1 in fixed[name] and name not in values)
         raise InputError(
@@ -191,21 +213,21 @@ def fix(
     frozen: dict[str, object] = {}
     left = []
     for place in reversed(range(len(model.graph.input))):
-        each = model.graph.input[place]
-        if each.name not in stated:
+        item = model.graph.input[place]
+        if item.name not in stated:
             continue
-        dtype = stated[each.name][0]
-        if each.name in values:
-            array = _array(path, each.name, values[each.name], dtype, fixed[each.name])
-            model.graph.initializer.append(numpy_helper.from_array(array, each.name))
-            frozen[each.name] = values[each.name]
+        dtype = stated[item.name].dtype
+        if item.name in values:
+            array = _array(path, item.name, values[item.name], dtype, fixed[item.name])
+            model.graph.initializer.append(numpy_helper.from_array(array, item.name))
+            frozen[item.name] = values[item.name]
             del model.graph.input[place]
             continue
-        shape = each.type.tensor_type.shape
-        del shape.dim[:]
-        for size in fixed[each.name]:
-            shape.dim.add().dim_value = size
-        left.append(GraphInput(name=each.name, dtype=dtype, shape=fixed[each.name]))
+        dims = item.type.tensor_type.shape.dim
+        del dims[:]
+        for size in fixed[item.name]:
+            dims.add().dim_value = size
+        left.append(replace(stated[item.name], shape=fixed[item.name]))
     del model.graph.value_info[:]  # sizes of open axes would contradict
     for output in model.graph.output:
         if output.type.HasField("tensor_type"):
@@ -273,26 +295,7 @@ def _child(path: str | Path, fixed: Path) -> Message:
     raise Unsupported(f"{path}: ONNX Runtime refuses this model: {complaint}")
 
 
-def _stated(model: onnx.ModelProto) -> dict[str, tuple[str, tuple[Axis, ...]]]:
-    stored = {each.name for each in model.graph.initializer}
-    stated: dict[str, tuple[str, tuple[Axis, ...]]] = {}
-    for each in model.graph.input:
-        if each.name in stored:
-            continue
-        if not each.type.HasField("tensor_type"):
-            raise Unsupported(
-                f"the input {each.name!r} is no tensor but a {each.type.WhichOneof('value')}; only tensors are read"
-            )
-        tensor = each.type.tensor_type
-        axes: list[Axis] = [
-            dim.dim_value if dim.dim_value > 0 else "" if dim.dim_param in ("?", "") else dim.dim_param
-            for dim in tensor.shape.dim
-        ]
-        stated[each.name] = (str(onnx.helper.tensor_dtype_to_np_dtype(tensor.elem_type)), tuple(axes))
-    return stated
-
-
-def _array(path: str | Path, name: str, value: Value, dtype: str, shape: Sequence[int]) -> AnyArray:
+def _array(path: str | Path, name: str, value: Value, dtype: np.dtype[np.generic], shape: Sequence[int]) -> AnyArray:
     """A fixed value as an array of the input's type; a single number fills the shape."""
     try:
         array = np.asarray(value).astype(dtype)
@@ -332,8 +335,8 @@ def _tensors(graph: onnx.GraphProto) -> Iterator[onnx.TensorProto]:
             yield from _tensors(inner)
 
 
-def _axes(shape: Sequence[Axis]) -> str:
-    return ", ".join(str(axis) if axis else "?" for axis in shape) or "a single number"
+def _axes(shape: Sequence[int | str]) -> str:
+    return ", ".join(map(str, shape)) or "a single number"
 
 
 def _line(text: object) -> str:
