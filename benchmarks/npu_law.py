@@ -57,6 +57,7 @@ def phones(truth: Path) -> None:
     print(f"phones: {len(runs)} runs of {len(names)} models in {len({run.family for run in runs})} families")
     family, chip = fitted.left_out("family"), fitted.left_out("chip")
     after, places = fitted.after_results()
+    new, new_places = fitted.after_results(parts=npu.PARTS)
     for precision in npu.PRECISIONS:
         own = np.array([run.precision == precision for run in runs])
         families = [run.family for run in runs if run.precision == precision]
@@ -65,6 +66,9 @@ def phones(truth: Path) -> None:
         told(f"{precision}, chip left out", chip[own], inside(chip[own], chips))
         there = [place for place in range(len(places)) if runs[places[place]].precision == precision]
         told(f"{precision}, chip left out, after five results", after[there])
+        there = [place for place in range(len(new_places)) if runs[new_places[place]].precision == precision]
+        families = [runs[new_places[place]].family for place in there]
+        told(f"{precision}, chip and family left out, after five results", new[there], inside(new[there], families))
 
 
 def timm(truth: Path) -> None:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import pytest
 
+from chipwise.hardware.taught import FileResult
 from chipwise.predict.graphs import npu_law
 from chipwise.predict.graphs.npu_chips import Chip
+from chipwise.predict.graphs.npu_taught import terms_by_results
 from chipwise_fitting.npu import works
-from chipwise_fitting.npu_taught import Result, terms_by_results
 
 NEW = Chip("a-chip-of-tomorrow", "v90", "phone")
 MODELS = ("resnet50", "mobilenet_v2", "swin_tiny", "yolov8_det", "vit")
@@ -19,7 +20,7 @@ def test_results_of_a_chip_twice_as_slow_teach_it() -> None:
     rates = npu_law.rates(law, NEW, "qnn", "float")
     plain = [sum(amount * rates[name] for name, amount in each.items()) for each in amounts]
     results = [
-        Result(amounts=each, runtime="qnn", precision="float", seconds=2 * one)
+        FileResult(model="", amounts=each, runtime="qnn", precision="float", seconds=2 * one)
         for each, one in zip(amounts, plain, strict=True)
     ]
     taught = npu_law.rates({**law, **terms_by_results(NEW, results, law)}, NEW, "qnn", "float")

@@ -13,7 +13,7 @@ import io
 import json
 import math
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -23,11 +23,12 @@ import numpy.typing as npt
 from chipwise.core.arrays import Float64Array
 from chipwise.core.statistics import conformal_half_width
 from chipwise.errors import SpecError
+from chipwise.hardware.taught import FileResult
 from chipwise.predict.graphs import npu_law
 from chipwise.predict.graphs.npu_chips import Chip, chip_named
+from chipwise.predict.graphs.npu_taught import RESULTS, terms_by_results
 from chipwise.predict.graphs.npus import RUNTIMES
 from chipwise.predict.whole_runs.sums import Amount, Law
-from chipwise_fitting.npu_taught import Result, terms_by_results
 from chipwise_fitting.sums_fit import Design, Fit
 from chipwise_fitting.table_runs import number, packed_rows, table_in
 
@@ -46,7 +47,7 @@ DEVIATION = {
 RATE_DEVIATION = {"": 1.5, "float": 0.15, "w8a16": 0.15, "w8a8": 1.0}
 """Of a rate from its nominal value; in one number format: products take 1.0 in all, 8-bit activations in all rates."""
 PRODUCTS = ("conv", "pointwise", "matmul", "product", "weights", "batched")
-RESULTS = 5  # that a chip which nobody measured is taught by
+PARTS = 8  # of the families, each left out with each chip
 DRAWS = 8  # of such results, for each chip and format
 Mask = npt.NDArray[np.bool_]
 
@@ -185,41 +186,61 @@ class Fitted:
             missed[out] = self.misses(self.without(out))[out]
         return missed
 
-    def after_results(self, *, seed: int = 0) -> tuple[Float64Array, list[int]]:
+    def after_results(self, *, seed: int = 0, parts: int = 0) -> tuple[Float64Array, list[int]]:
         """What a fit without a run's chip misses once that chip is taught by :data:`RESULTS` other models.
+
+        Args:
+            seed: Random seed of the draws of results.
+            parts: Number of parts into which the families are divided, each of which is left out of the fit and of the
+                results before it is predicted; 0 leaves none out.
 
         Returns:
             log(predicted / measured), and the place of the run of each; runs come once for each draw of results in
             their number format. The models of the results are not predicted.
         """
         random = np.random.default_rng(seed)
+        families = random.permutation(sorted({run.family for run in self.runs}))
+        left_out = [set(part) for part in np.array_split(families, parts)] if parts else [set[str]()]
         missed: list[float] = []
         places: list[int] = []
         for chip in sorted({run.chip.name for run in self.runs}):
-            own = [place for place, run in enumerate(self.runs) if run.chip.name == chip]
-            theta = self.without(np.isin(np.arange(len(self.runs)), own))
-            terms = self.terms(theta)
-            for precision in PRECISIONS:
-                there = [place for place in own if self.runs[place].precision == precision]
-                models = sorted({self.runs[place].model for place in there})
-                if len(models) < 2 * RESULTS:
-                    continue
-                for _ in range(DRAWS):
-                    chosen = set(random.permutation(models)[:RESULTS])
-                    given = [place for place in there if self.runs[place].model in chosen]
-                    firsts = {self.runs[place].model: place for place in random.permutation(given)}
-                    results = [_result(self.runs[place]) for place in firsts.values()]
-                    taught = terms_by_results(self.runs[own[0]].chip, results, terms)
-                    for place in there:
-                        if self.runs[place].model not in chosen:
-                            seconds = seconds_of(self.runs[place], {**terms, **taught})
-                            missed.append(math.log(seconds / self.runs[place].seconds))
-                            places.append(place)
+            for part in left_out:
+                held = np.array([run.chip.name == chip or run.family in part for run in self.runs])
+                terms = self.terms(self.without(held))
+                for precision in PRECISIONS:
+                    there = [
+                        place
+                        for place, run in enumerate(self.runs)
+                        if run.chip.name == chip and run.precision == precision
+                    ]
+                    for place, error in self._after(there, part, terms, random):
+                        missed.append(error)
+                        places.append(place)
         return np.array(missed), places
 
+    def _after(
+        self, there: Sequence[int], part: Set[str], terms: Mapping[str, float], random: np.random.Generator
+    ) -> Iterator[tuple[int, float]]:
+        """Places and misses of the runs ``there``, of one chip and format, after each draw of results."""
+        models = sorted({self.runs[place].model for place in there if self.runs[place].family not in part})
+        if len(models) < 2 * RESULTS:
+            return
+        for _ in range(1 if part else DRAWS):
+            chosen = set(random.permutation(models)[:RESULTS])
+            given = [place for place in there if self.runs[place].model in chosen]
+            firsts = {self.runs[place].model: place for place in random.permutation(given)}
+            results = [_result(self.runs[place]) for place in firsts.values()]
+            taught = terms_by_results(self.runs[there[0]].chip, results, terms)
+            for place in there:
+                run = self.runs[place]
+                if run.family in part or not (part or run.model in chosen):
+                    yield place, math.log(seconds_of(run, {**terms, **taught}) / run.seconds)
 
-def _result(run: NpuRun) -> Result:
-    return Result(amounts=run.amounts, runtime=run.runtime, precision=run.precision, seconds=run.seconds)
+
+def _result(run: NpuRun) -> FileResult:
+    return FileResult(
+        model=run.model, amounts=run.amounts, runtime=run.runtime, precision=run.precision, seconds=run.seconds
+    )
 
 
 def seconds_of(run: NpuRun, terms: Mapping[str, float]) -> float:
@@ -240,7 +261,7 @@ def fit(tables: Path, out: Path, *, progress: Callable[[str], None]) -> str:
     family, chip = fitted.left_out("family"), fitted.left_out("chip")
     found = {
         "terms": fitted.terms(fitted.theta),
-        "halfwidths": half_widths(fitted.runs, family, chip),
+        "halfwidths": half_widths(fitted.runs, family, chip) | taught_half_widths(fitted),
         "chips": sorted({run.chip.name for run in fitted.runs}),
         "models": len(models),
         "source": f"{SOURCE}: {len(models)} models on {len({run.chip.name for run in fitted.runs})} chips",
@@ -249,6 +270,17 @@ def fit(tables: Path, out: Path, *, progress: Callable[[str], None]) -> str:
     (out / npu_law.DATA.name).write_text(text, encoding="utf-8")
     npu_law.law.cache_clear()
     return f"npu: {len(fitted.runs)} runs, {len(fitted.terms(fitted.theta))} terms"
+
+
+def taught_half_widths(fitted: Fitted) -> dict[str, float]:
+    """Half-widths that held nine in ten of new families on new chips after results of other families."""
+    after, places = fitted.after_results(parts=PARTS)
+    formats = np.array([fitted.runs[place].precision for place in places])
+    return {
+        f"taught|{precision}": round(conformal_half_width(after[formats == precision]), 3)
+        for precision in PRECISIONS
+        if np.any(formats == precision)
+    }
 
 
 def half_widths(runs: Sequence[NpuRun], family: Float64Array, chip: Float64Array) -> dict[str, float]:

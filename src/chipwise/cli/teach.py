@@ -43,11 +43,15 @@ def command(
 
     Then: chipwise estimate gpt2 --device shop-box
 
+    ONNX files on a phone's NPU: chipwise teach my-phone --from files.csv --base snapdragon-7s-gen-4
+
     With renamed columns: chipwise teach shop-box --from rows.csv --map lat=total_ms
 
     A row needs a model (a known name, a config or spec file, or sizes such as d_model and layers) and a time with
     its unit: total_s, ttft_ms, tpot_ms, or tokens/s: decode_tokens_per_s. Optional columns: runtime, weights,
     prompt_tokens, new_tokens, batch. At most 10,000 rows are used.
+
+    A row of an ONNX file (five or more) needs the columns file and seconds; precision, runtime, shape are optional.
     """
     named = answers.map_of
     with show.waiting("learning from the rows", quiet=as_json):
@@ -92,6 +96,6 @@ def _print(found: answers.Taught) -> None:
         say("too few rows to leave any out: the error is not known")
     if found.path is not None:
         say(f"wrote {found.path}")
-        say(f"use it: chipwise estimate gpt2 --device {found.name}")
+        say(f"use it: chipwise estimate {'model.onnx' if teaching.files else 'gpt2'} --device {found.name}")
     else:
         say("nothing was saved")

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from chipwise.core.digest import plain
+from chipwise.core.fields import later
 from chipwise.core.files import build, read_json, storage, write_json
 from chipwise.core.places import data_folder
 from chipwise.errors import InputError, SpecError, UnknownName
@@ -35,6 +36,21 @@ class TaughtError:
     inside: float | None = None  # share of rows inside the 90 % interval
     plain_mean: float | None = None  # in older profiles: mean error of a ridge regression on the raw columns
     sheet_mean: float | None = None  # mean error of the data sheet alone, on the same rows
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FileResult:
+    """A measured ONNX file: its amounts of work by name, the runtime, the number format, and seconds of a pass."""
+
+    model: str
+    amounts: Mapping[str, float]
+    runtime: str
+    precision: str
+    seconds: float
+
+    def __post_init__(self) -> None:
+        if not 0 < self.seconds < math.inf:
+            raise SpecError(f"must be above 0, not {self.seconds:g}", field="seconds")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,6 +79,7 @@ class Teaching:
         check: Cross-validated errors; None if there are too few rows.
         source: Where the rows came from.
         records: The rows themselves, so that a later version can start from them.
+        files: Measured ONNX files, which correct the prediction of files on the NPU and nothing else.
     """
 
     name: str
@@ -86,6 +103,7 @@ class Teaching:
     check: TaughtError | None = None
     source: str = ""
     records: tuple[Mapping[str, object], ...] = ()
+    files: tuple[FileResult, ...] = later(())
 
     def __post_init__(self) -> None:
         for name, least in (("version", 1), ("rows", 0), ("label_sd", 0.0), ("amplitude", 0.0), ("noise", 0.0)):
@@ -115,7 +133,8 @@ class Teaching:
     def provenance(self) -> str:
         """Provenance of predictions in words."""
         if not self.rows:
-            return f"predicted (data sheet of {self.base}, nothing taught)"
+            taught = f"only ONNX files taught, from {len(self.files)} results" if self.files else "nothing taught"
+            return f"predicted (data sheet of {self.base}, {taught})"
         return (
             f"predicted (taught from {self.rows} row{'s' if self.rows > 1 else ''}, on the data sheet of {self.base})"
         )

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from chipwise.errors import SpecError, UnknownName, short
 
 NAMES: Mapping[str, tuple[str, ...]] = {
-    "model": ("model", "model_name", "model_id", "config", "config_path", "spec", "arch", "architecture", "checkpoint",
-              "hf_id", "design"),
+    "model": ("model", "file", "model_name", "model_id", "config", "config_path", "spec", "arch", "architecture",
+              "checkpoint", "hf_id", "design"),
     "runtime": ("runtime", "engine", "framework", "stack"),
     "weights": ("weights", "format", "quant", "quantization", "quantisation", "dtype", "precision", "weight_format",
                 "weight_dtype"),
@@ -52,6 +52,8 @@ NAMES: Mapping[str, tuple[str, ...]] = {
     "decoder_layers": ("decoder_layers", "decoder_layer_num", "n_decoder_layers", "decoder_depth"),
     "decoder_heads": ("decoder_heads", "decoder_self_attention_heads", "decoder_self_attention_heads_avg"),
     "decoder_ffn": ("decoder_ffn", "decoder_ffn_dim", "decoder_ffn_embed_dim", "decoder_ffn_embed_dim_avg"),
+    "shape": ("shape",),
+    "value": ("value",),
     "cross_heads": ("cross_heads", "decoder_ende_attention_heads", "decoder_ende_attention_heads_avg"),
 }  # fmt: skip
 """Fields of a row, with their names in tables."""

@@ -13,6 +13,7 @@ from chipwise.core import units
 from chipwise.core.digest import plain
 from chipwise.core.results import Result
 from chipwise.deploy.teach.checks import Checked, Flag, check, whole_table
+from chipwise.deploy.teach.files import are_files, results_of
 from chipwise.deploy.teach.observations import MeasuredRow, observe, prior_deviation
 from chipwise.deploy.teach.posterior import LABEL_SD, TAIL, fit
 from chipwise.deploy.teach.reading import TableRead, from_record, read_table, to_record
@@ -60,7 +61,8 @@ class Taught(Result):
         error = (
             "" if found.check is None else f", mean error {units.show(found.check.mean, 'share')} on models left out"
         )
-        return f"{found.label}: taught from {counted(found.rows, 'row')} on {found.base}{error}"
+        taught = counted(len(found.files), "file") if found.files else counted(found.rows, "row")
+        return f"{found.label}: taught from {taught} on {found.base}{error}"
 
     def rows(self) -> list[Mapping[str, object]]:
         """One row for each measured time that contradicts the others."""
@@ -74,6 +76,7 @@ class Taught(Result):
             "version": found.version,
             "base": found.base,
             "rows": found.rows,
+            "files": len(found.files),
             "path": None if self.path is None else str(self.path),
             "check": plain(found.check),
             "noise": found.noise or None,
@@ -102,6 +105,7 @@ def teach(
         device: Name for the machine. If a data sheet has that name, the profile is called ``NAME-taught``.
         rows: A CSV file (also ``.gz``) with a model and a time or rate in each row, JSON lines of
             ``chipwise measurements export``, or ``"measurements"`` for this user's store. None: only the data sheet.
+            ONNX files with the times of a pass teach an NPU of Qualcomm's, five or more in one format.
         base: The data sheet most similar to the machine. Default: the sheet of that name, or the base of the earlier
             profile.
         columns: Fields by column, if column names are not recognised: ``{"lat": "total_ms"}``.
@@ -134,7 +138,17 @@ def teach(
             "its own"
         )
     measured = [*map(from_record, earlier.records if add and earlier is not None else ()), *table.rows]
-    learnt = _learn(own, sheet, version, measured, machine=machine, source=str(rows))
+    if are_files(table.rows, str(rows)):
+        had = earlier.files if add and earlier is not None else ()
+        results, problems = results_of(table, sheet, earlier=had, source=str(rows))
+        alone = Teaching(name=own, version=version, created=_now(), base=sheet.name, rows=0)
+        kept = earlier if earlier is not None and earlier.base == sheet.name else alone
+        teaching = replace(kept, version=version, created=_now(), files=results)
+        learnt = _Learnt(teaching=teaching, problems=problems, flags=(), warnings=())
+    else:
+        learnt = _learn(own, sheet, version, measured, machine=machine, source=str(rows))
+        if earlier is not None and earlier.base == learnt.teaching.base:
+            learnt = replace(learnt, teaching=replace(learnt.teaching, files=earlier.files))
     return Taught(
         teaching=learnt.teaching,
         path=learnt.teaching.save() if keep else None,

@@ -43,7 +43,8 @@ Names = tuple[str, ...]
 class MeasuredRow:
     """One row of a table: a model, how it was run, and its times in seconds.
 
-    ``context`` is the number of cached tokens before generation if it differs from the prompt's.
+    ``context`` is the number of cached tokens before generation if it differs from the prompt's. ``shape`` and
+    ``value`` are texts for ONNX files, with semicolons between them.
     """
 
     number: int  # line number in its file
@@ -56,6 +57,8 @@ class MeasuredRow:
     new_tokens: int = 128
     context: int | None = None
     variant: str = ""
+    shape: str = ""
+    value: str = ""
     ttft_s: float | None = None
     tpot_s: float | None = None
     total_s: float | None = None

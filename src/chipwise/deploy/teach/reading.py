@@ -29,6 +29,7 @@ from chipwise.model.arch.design import Design
 from chipwise.model.published.quantised import default_weights
 from chipwise.model.published.read import from_config, resolve
 
+ONNX = ".onnx"
 STORE = "measurements"  # source name of the user's own store
 Models = dict[tuple[str, ...], tuple[str | ArchSpec, str | None]]
 """Cache of models by the cells that describe them, with the format of their checkpoints."""
@@ -201,6 +202,8 @@ def _row(
 ) -> tuple[MeasuredRow, str]:
     """Parses one line into a row; also its runtime's name if unknown. ``models`` caches earlier models."""
     found = {field: cells.get(column, "") for field, column in columns.fields.items()}
+    if found.get("model", "").lower().endswith(ONNX):
+        return _timed(_of_file(number, found, home, runtime), found, columns), ""
     key = tuple(found.get(name, "") for name in ("model", *MODEL_COLUMNS, *PAIR_COLUMNS, "cross_heads"))
     if key not in models:
         models[key] = _model(found, home)
@@ -225,6 +228,19 @@ def _row(
         variant="/".join(variants),
     )
     return _timed(row, found, columns), strange
+
+
+def _of_file(number: int, cells: Mapping[str, str], home: Path, runtime: str | None) -> MeasuredRow:
+    """The row of an ONNX file, in the current folder or the table's; runtime and format are those of NPUs."""
+    path = Path(cells["model"])
+    return MeasuredRow(
+        number=number,
+        model=str(path if path.exists() else home / path),
+        runtime=cells.get("runtime") or runtime,
+        weights=cells.get("weights") or None,
+        shape=cells.get("shape", ""),
+        value=cells.get("value", ""),
+    )
 
 
 def _whole(cells: Mapping[str, str], field: str, default: int) -> int:

@@ -52,7 +52,8 @@ SPILLED = ("elementwise", "move", "norm", "softmax", "pool", "resize", "transcen
 class NpuLaw:
     """The fitted terms, and half-widths of 90 % intervals as logarithms by ``SITUATION|FORMAT``.
 
-    Situations are ``family`` (the chip was fitted, the model's family was not) and ``chip`` (neither was fitted).
+    Situations are ``family`` (the chip was fitted, the model's family was not), ``chip`` (neither was fitted) and
+    ``taught`` (neither was, but the chip was taught by five other models in the format).
     """
 
     terms: Mapping[str, float]

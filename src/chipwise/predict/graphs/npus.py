@@ -8,10 +8,12 @@ from dataclasses import dataclass
 from chipwise.errors import UnknownName
 from chipwise.hardware import datasheet
 from chipwise.hardware.datasheet import DeviceProfile
+from chipwise.hardware.taught import Teaching
 from chipwise.model.graphs.graph import Graph, GraphOp
 from chipwise.predict.cost.model import Bound
 from chipwise.predict.graphs import npu_law
 from chipwise.predict.graphs.npu_chips import CHIPS, Chip, chip_named
+from chipwise.predict.graphs.npu_taught import RESULTS, terms_by_results
 
 RUNTIMES: Mapping[str, str] = {
     **dict.fromkeys(("qnn", "qnn_dlc", "qnn_context_binary", "onnxruntime-qnn", "precompiled_qnn_onnx"), "qnn"),
@@ -37,11 +39,15 @@ class Npu:
     title: str  # of the device, with its part
     runtime: str
     precision: str
+    teaching: Teaching | None = None  # measured files that correct the law's terms of the chip
 
     @property
     def rates(self) -> Mapping[str, float]:
         """Seconds for each unit of an amount."""
-        return npu_law.rates(npu_law.law().terms, self.chip, self.runtime, self.precision)
+        terms = npu_law.law().terms
+        if self.teaching is not None:
+            terms = {**terms, **terms_by_results(self.chip, self.teaching.files, terms)}
+        return npu_law.rates(terms, self.chip, self.runtime, self.precision)
 
     @property
     def fitted(self) -> bool:
@@ -49,9 +55,15 @@ class Npu:
         return self.chip.name in npu_law.law().chips
 
     @property
+    def results(self) -> int:
+        """Measured files in the number format that the chip was taught by."""
+        files = () if self.teaching is None else self.teaching.files
+        return len({each.model for each in files if each.precision == self.precision})
+
+    @property
     def halfwidth(self) -> float:
         """Half of the 90 % interval, as a logarithm."""
-        situation = "family" if self.fitted else "chip"
+        situation = "family" if self.fitted else "taught" if self.results >= RESULTS else "chip"
         widths = npu_law.law().halfwidths
         return widths.get(f"{situation}|{self.precision}", max(widths.values()))
 
@@ -59,11 +71,17 @@ class Npu:
     def note(self) -> str:
         """What of the question was fitted."""
         law = npu_law.law()
-        absent = [] if self.fitted else [f"the chip ({self.title})"]
+        few = self.results < RESULTS
+        absent = [] if self.fitted or not few else [f"the chip ({self.title})"]
         absent += [] if f"family|{self.precision}" in law.halfwidths else [f"the format ({self.precision})"]
         told = f"the law was fitted to {law.source}"
+        if self.teaching is not None:
+            runs = f"{len(self.teaching.files)} results of {self.teaching.label}"
+            told += f", the chip to {runs}, {self.results} of them in this format ({self.precision})"
         if absent:
             return f"{told}; not fitted: {', '.join(absent)}, so the interval is wide"
+        if self.teaching is not None:
+            return told
         return f"{told}; the chip, the runtime ({self.runtime}) and the format ({self.precision}) were fitted"
 
 
@@ -120,4 +138,6 @@ def npu_of(device: str | DeviceProfile, graph: Graph, *, runtime: str | None, we
     precision = PRECISIONS.get((weights or graph.dtype).strip().lower())
     if precision is None:
         raise UnknownName("number format of NPUs", weights or graph.dtype, PRECISIONS)
-    return Npu(chip=chip_named(title), title=f"{title}:npu", runtime=stack, precision=precision)
+    teaching = None if sheet is None or sheet.taught is None or not sheet.taught.files else sheet.taught
+    own = title if teaching is None else teaching.name
+    return Npu(chip=chip_named(title), title=f"{own}:npu", runtime=stack, precision=precision, teaching=teaching)

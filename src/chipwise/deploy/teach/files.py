@@ -1,0 +1,84 @@
+"""Measured ONNX files on an NPU as results that teach it, by the amounts of work of the law for NPUs."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+
+from chipwise.core.extras import require
+from chipwise.deploy.graphs.inputs import parse_shapes, parse_values
+from chipwise.deploy.teach.observations import MeasuredRow
+from chipwise.deploy.teach.reading import ONNX, TableRead
+from chipwise.errors import ChipwiseError, InputError, SpecError, Unsupported
+from chipwise.hardware.datasheet import DeviceProfile
+from chipwise.hardware.taught import FileResult
+from chipwise.model import graphs as reading
+from chipwise.predict.graphs.npu_chips import CHIPS, chip_named
+from chipwise.predict.graphs.npu_law import sums_of
+from chipwise.predict.graphs.npu_taught import RESULTS
+from chipwise.predict.graphs.npus import npu_of
+
+
+def are_files(rows: Sequence[MeasuredRow], source: str) -> bool:
+    """Whether the rows are of ONNX files.
+
+    Raises:
+        SpecError: Only some are.
+    """
+    files = [row for row in rows if isinstance(row.model, str) and row.model.lower().endswith(ONNX)]
+    if files and len(files) < len(rows):
+        raise SpecError("holds ONNX files and other models; teach them from a table each", file=source)
+    return bool(files)
+
+
+def results_of(
+    table: TableRead, sheet: DeviceProfile, *, earlier: Sequence[FileResult], source: str
+) -> tuple[tuple[FileResult, ...], Mapping[int, str]]:
+    """The ``earlier`` results and those of a table; also the error of each line that gives none.
+
+    Args:
+        table: Measured files.
+        sheet: The data sheet of the chip.
+        earlier: Results of the profile's version before.
+        source: The table, for messages.
+
+    Raises:
+        InputError: The table is of another chip.
+        SpecError: No number format has the results of enough files.
+        MissingExtra: ONNX Runtime is not installed.
+    """
+    require("onnxruntime")
+    chip = chip_named(sheet.name)
+    for machine in table.machines:
+        if (named := chip_named(machine)) in CHIPS.values() and named != chip:
+            raise InputError(f"{source}: its results are of {machine} ({named.name}), and the base is {chip.name}")
+    found, problems = list(earlier), dict(table.problems)
+    for row in table.rows:
+        try:
+            found.append(_result(row, sheet))
+        except ChipwiseError as error:
+            problems[row.number] = " ".join(str(error).split())
+    counts = Counter(precision for _, precision in {(each.model, each.precision) for each in found})
+    if max(counts.values(), default=0) < RESULTS:
+        have = ", ".join(f"{count} in {name}" for name, count in sorted(counts.items())) or "none"
+        why = next((f"; line {line}: {problem}" for line, problem in problems.items()), "")
+        raise SpecError(
+            f"a chip is taught by {RESULTS} files or more in one format; there are {have}{why}", file=source
+        )
+    return tuple(found), problems
+
+
+def _result(row: MeasuredRow, sheet: DeviceProfile) -> FileResult:
+    if row.total_s is None:
+        raise SpecError("needs the time of a pass, such as latency_ms")
+    shapes, values = ([part for part in text.split(";") if part.strip()] for text in (row.shape, row.value))
+    graph = reading.read_graph(row.name, parse_shapes(shapes), parse_values(values))
+    npu = npu_of(sheet, graph, runtime=row.runtime, weights=row.weights)
+    if npu is None:
+        raise Unsupported(f"ONNX files teach NPUs of Qualcomm's, and {sheet.name} has none")
+    if graph.uncounted:
+        raise Unsupported(f"{row.name}: {graph.uncounted[0].op_type} cannot be counted")
+    amounts = sums_of(graph.ops, npu.precision)
+    return FileResult(
+        model=row.name, amounts=amounts, runtime=npu.runtime, precision=npu.precision, seconds=row.total_s
+    )
