@@ -170,10 +170,10 @@ class WorkerPool:
 
     def _start(self) -> _Worker:
         try:
-            process = _started(self._command, self._environment)
-        except OSError as error:
+            process = _started(self._command, self._environment, f"a {self._name}")
+        except WorkerError:
             self.close()
-            raise WorkerError(f"a {self._name} cannot be started: {error.strerror}") from None
+            raise
         worker = _Worker(process, heard_at=self._clock())
         worker.complaints = threading.Thread(target=self._keep_last_lines, args=(worker,), daemon=True)
         worker.complaints.start()
@@ -270,10 +270,7 @@ def ask_once(
     Raises:
         WorkerError: The process hung, died, failed, or gave an unreadable reply.
     """
-    try:
-        process = _started(command, environment)
-    except OSError as error:
-        raise WorkerError(f"the {name} cannot be started: {error.strerror}") from None
+    process = _started(command, environment, f"the {name}")
     try:
         answer, complaint = process.communicate(json.dumps(request), timeout=timeout_s)
     except subprocess.TimeoutExpired:
@@ -316,10 +313,7 @@ class Companion:
 
     def __init__(self, command: Sequence[str], request: Mapping[str, object], *, name: str) -> None:
         self._name, self._lines = name, deque[str](maxlen=3)
-        try:
-            self._process = _started(command, ONE_THREAD)
-        except OSError as error:
-            raise WorkerError(f"{name} cannot be started: {error.strerror}") from None
+        self._process = _started(command, ONE_THREAD, name)
         self._reader = threading.Thread(target=self._lines.extend, args=(self._process.stderr,), daemon=True)
         self._reader.start()
         _send(self._process, dict(request))
@@ -371,17 +365,20 @@ def _reply(answer: Callable[[Request], Mapping[str, object]], request: Request) 
         stream.write(json.dumps(reply) + "\n")
 
 
-def _started(command: Sequence[str], environment: Mapping[str, str]) -> subprocess.Popen[str]:
-    return subprocess.Popen(
-        list(command),
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        env={**os.environ, **environment},
-        encoding="utf-8",
-        errors="replace",
-        start_new_session=True,  # Ctrl-C goes only to the parent, which then ends its workers
-    )
+def _started(command: Sequence[str], environment: Mapping[str, str], name: str) -> subprocess.Popen[str]:
+    try:
+        return subprocess.Popen(
+            list(command),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            env={**os.environ, **environment},
+            encoding="utf-8",
+            errors="replace",
+            start_new_session=True,  # Ctrl-C goes only to the parent, which then ends its workers
+        )
+    except OSError as error:
+        raise WorkerError(f"{name} cannot be started: {error.strerror}") from None
 
 
 def _send(process: subprocess.Popen[str], message: Message) -> None:
