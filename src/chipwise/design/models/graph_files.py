@@ -21,7 +21,7 @@ from chipwise.hardware import datasheet
 from chipwise.hardware.datasheet import DeviceProfile
 from chipwise.hardware.detect import SATURATING, detect
 from chipwise.model import graphs as reading
-from chipwise.model.graphs.graph import Graph, GraphOp
+from chipwise.model.graphs.graph import CONTROL, Graph, GraphOp
 from chipwise.predict.cost.model import Predicted, per_second
 from chipwise.predict.cost.whole_run import RunEstimate
 from chipwise.predict.graphs.explanation import LAYOUT, GraphExplanation, explained
@@ -31,7 +31,6 @@ from chipwise.predict.graphs.pricing import RUNTIME, Chip, OpTime, by_sheet, est
 
 PROFILE_S = 900.0  # most seconds of the profiling process
 COPIES = ("ReorderInput", "ReorderOutput")  # between the runtime's layouts
-CONTROL = ("If", "Loop", "Scan")  # nodes whose time in a profile is that of the nodes inside them
 FITTED_INSTRUCTIONS = "AVX512-VNNI"  # of the core of the fit
 OWN_RUNTIMES = ("onnxruntime", "ort", "onnx")
 

@@ -10,6 +10,7 @@ import numpy as np
 
 Shape: TypeAlias = tuple[int, ...]
 UNNAMED = "?"  # an open axis without a name
+CONTROL = ("If", "Loop", "Scan")  # operators whose work is that of the nodes of their inner graphs
 
 PRODUCTS = (
     "conv", "pointwise conv", "grouped conv", "depthwise conv", "transposed conv", "matmul", "batched matmul",

@@ -16,7 +16,7 @@ from chipwise.core.arrays import AnyArray
 from chipwise.core.extras import optional_imports
 from chipwise.core.workers import Message, answer_of
 from chipwise.errors import ChipwiseError, InputError, UnknownName, Unsupported, WorkerError, counted, listed
-from chipwise.model.graphs.graph import UNNAMED, Graph, GraphInput, GraphOp, Shape
+from chipwise.model.graphs.graph import CONTROL, UNNAMED, Graph, GraphInput, GraphOp, Shape
 
 with optional_imports():
     import onnx
@@ -269,7 +269,7 @@ def _operators(
     stored = {each.name: each for each in _tensors(graph)}
     for node in all_nodes(graph):
         times = runs.get(node.name, 0) if runs else 1
-        if node.op_type in ("If", "Loop", "Scan") and runs:
+        if node.op_type in CONTROL and runs:
             continue  # its operators are listed themselves
         if times == 0 or node.op_type == "Constant":
             continue

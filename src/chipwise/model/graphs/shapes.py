@@ -9,7 +9,7 @@ import onnx
 import onnxruntime as ort
 from onnx import TensorProto, helper
 
-from chipwise.model.graphs.graph import GraphInput, Shape
+from chipwise.model.graphs.graph import CONTROL, GraphInput, Shape
 from chipwise.model.graphs.made import made_inputs
 from chipwise.model.graphs.operators import all_nodes
 from chipwise.model.graphs.profile import node_runs
@@ -17,7 +17,6 @@ from chipwise.model.graphs.profile import node_runs
 Known: TypeAlias = dict[str, tuple[str, Shape]]
 """Dtype (as numpy names it) and shape of tensors, by name."""
 
-CONTROL = ("If", "Loop", "Scan")
 LIKE_FIRST = {
     "Gelu", "FastGelu", "QuickGelu", "BiasGelu", "BiasSplitGelu", "SkipLayerNormalization", "LayerNormalization",
     "SimplifiedLayerNormalization", "SkipSimplifiedLayerNormalization", "RotaryEmbedding", "BiasDropout", "BiasAdd",
