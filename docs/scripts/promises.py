@@ -213,7 +213,7 @@ PROMISES = (
     Promise(71, "Images, speech, diffusion.", "diffusion", r"image +\S+ \S+|\d\S* s", "trained sizes are small"),
     Promise(72, "Video in real time on one device.", "space vision", r"fps .*", "a task whose input is a video"),
     Promise(73, "Agents that see, think and act in time.", "agent", r"a turn takes \S+ s \(.*?\), P99 \S+ s",
-            "calls in parallel, and images answered token by token"),
+            "images answered token by token"),
     Promise(74, "Four questions about every model: which chip, how fast, what price, made for it or not.", "search",
             TRAINED),
     Promise(75, "The whole life of a model.", "search", TRAINED, "see 25"),

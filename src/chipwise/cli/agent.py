@@ -51,7 +51,7 @@ def _print(found: answers.LoopCost) -> None:
         table.add(
             cost.part.name,
             cost.part.describe(),
-            str(cost.part.calls),
+            _calls(cost),
             units.show(cost.turn_s.value, "time"),
             units.show(cost.turn_s.value / found.total.value, "share", digits=2),
             _fitting(found, cost),
@@ -60,7 +60,7 @@ def _print(found: answers.LoopCost) -> None:
     if found.fitting:
         say(f"These fit, {units.show(sum(cost.turn_s.value for cost in found.fitting), 'time')} a turn:")
         for before, cost in zip(found.parts, found.fitting, strict=True):
-            what = cost.part.describe() + (f", {cost.part.calls} calls" if cost.part.calls > 1 else "")
+            what = cost.part.describe() + (f", calls: {_calls(cost)}" if cost.part.calls > 1 else "")
             changed = " (changed)" if replace(cost.part, instead={}) != replace(before.part, instead={}) else ""
             say(f"  {cost.part.name}: {what}, {units.show(cost.turn_s.value, 'time')}{changed}")
     elif found.least:
@@ -68,6 +68,14 @@ def _print(found: answers.LoopCost) -> None:
         say(f"No combination of the alternatives fits; the fastest takes {fastest} a turn.")
     for note in found.notes:
         say(f"note: {note}")
+
+
+def _calls(cost: answers.PartCost) -> str:
+    """Calls in a turn, how many of them at once, and the share made again."""
+    part = cost.part
+    at_once = f", {part.parallel} at once" if part.parallel > 1 else ""
+    again = f", {units.show(part.retry_share, 'share')} again" if part.retry_share else ""
+    return f"{part.calls}{at_once}{again}"
 
 
 def _fitting(found: answers.LoopCost, cost: answers.PartCost) -> str:

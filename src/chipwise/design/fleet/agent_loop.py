@@ -9,15 +9,19 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from chipwise.core import units
+from chipwise.core.arrays import Float64Array
 from chipwise.core.fields import check_fields, positive, whole_number
 from chipwise.core.files import build, read_yaml
 from chipwise.core.results import Result
+from chipwise.design.fleet.turns import MOST_TRIES, drawn_turns, log_normal
 from chipwise.errors import ChipwiseError, SpecError
 from chipwise.predict.cost.model import Predicted, combined
 from chipwise.predict.cost.request import request_total
@@ -25,7 +29,7 @@ from chipwise.predict.served.deployment import Deployment
 from chipwise.predict.served.estimate import estimates
 from chipwise.predict.served.request import Request, taken_for
 
-CHOICES = ("model", "device", "runtime", "weights", "images", "image_size", "new", "calls")
+CHOICES = ("model", "device", "runtime", "weights", "images", "image_size", "new", "calls", "parallel")
 MOST_TRIED = 5_000  # combinations of alternatives
 MOST_S = 1e9  # upper limit for a measured part: 30 years
 
@@ -49,6 +53,8 @@ class LoopPart:
     cached: int = 0  # prompt tokens that stay in the KV cache from turn to turn
     new: int = 1
     calls: int = 1  # calls per turn
+    parallel: int = 1  # calls that run at once; the turn waits for the slowest of them
+    retry: str | float = 0.0  # probability that a call fails and is made again, such as 5 %
     time: str | None = None  # time of a part without a model, such as 20 ms
     time_p99: str | None = None  # its P99; without it, this part takes the same time in every turn
     instead: dict[str, Any] = field(default_factory=dict)
@@ -57,7 +63,13 @@ class LoopPart:
         check_fields(self)
         if (self.model is None) == (self.time is None):
             raise SpecError("a part needs either a model or a measured time", field="model")
-        positive(self, "prompt", "new", "calls")
+        positive(self, "prompt", "new", "calls", "parallel")
+        if self.parallel > self.calls:
+            raise SpecError(f"must be at most calls ({self.calls}), not {self.parallel}", field="parallel")
+        if not 0 <= self.retry_share < 1:
+            raise SpecError(f"must be at least 0 % and below 100 %, not {self.retry!r:.40}", field="retry")
+        if self.spreads and self.calls / (1 - self.retry_share) > MOST_TRIES:
+            raise SpecError(f"with parallel or retry at most {MOST_TRIES:.0f} tries are expected", field="calls")
         for name in ("images", "cached"):
             whole_number(name, getattr(self, name), least=0)
         if self.time is not None:
@@ -73,7 +85,7 @@ class LoopPart:
                     f"must be at least the median of {self.time}, not {self.time_p99!r:.40}", field="time_p99"
                 )
         for name, values in self.instead.items():
-            if name not in CHOICES or (self.time is not None and name != "calls"):
+            if name not in CHOICES or (self.time is not None and name not in ("calls", "parallel")):
                 raise SpecError(
                     f"cannot have alternatives; these fields can: {', '.join(CHOICES)}", field=f"instead.{name}"
                 )
@@ -84,6 +96,16 @@ class LoopPart:
                     self._with({name: value})
                 except SpecError as error:
                     raise SpecError(error.message, field=f"instead.{name}[{i}]") from None
+
+    @property
+    def retry_share(self) -> float:
+        """Probability that a call fails and is made again."""
+        return units.parse_field(self.retry, "share", "retry")
+
+    @property
+    def spreads(self) -> bool:
+        """Whether calls run at once or are made again, so that their distribution decides how long a turn is."""
+        return self.parallel > 1 or self.retry_share > 0
 
     def variants(self) -> list[tuple[int, LoopPart]]:
         """The part and its alternatives, each with its number of steps in the order of preference."""
@@ -156,7 +178,7 @@ class PartCost:
         """New tokens per call that can be generated in this time; None for parts that do not generate."""
         if self.ttft_s is None or self.tpot_s is None or not self.tpot_s:
             return None
-        each = seconds / self.part.calls
+        each = seconds * request_total(self.ttft_s, self.tpot_s, self.part.new) / self.turn_s.value
         return 0 if each < self.ttft_s else 1 + math.floor((each - self.ttft_s) / self.tpot_s + 1e-9)
 
     def calls_within(self, seconds: float) -> int:
@@ -298,51 +320,60 @@ def _costs(parts: Sequence[LoopPart]) -> list[PartCost | ChipwiseError]:
     for part in parts:
         if part.time is not None:
             each = units.parse_field(part.time, "time", f"parts.{part.name}.time")
-            seconds = part.calls * each
             p99_s = each if part.time_p99 is None else units.parse_field(part.time_p99, "time", "time_p99")
-            above_s = math.sqrt(part.calls) * (p99_s - each)
-            costs.append(
-                PartCost(
-                    part=part,
-                    turn_s=Predicted(value=seconds, low=seconds, high=seconds),
-                    above_s=Predicted(value=above_s, low=above_s, high=above_s),
-                )
-            )
+            one, above = (Predicted(value=seconds, low=seconds, high=seconds) for seconds in (each, p99_s - each))
+            turn_s, above_s = _of_turn(part, one, above)
+            costs.append(PartCost(part=part, turn_s=turn_s, above_s=above_s))
             continue
         answer = next(answers)
         if isinstance(answer, ChipwiseError):
             costs.append(answer)
             continue
         first, after = answer.metrics["ttft_p50"], answer.metrics.get("tpot_p50")
-        costs.append(
-            PartCost(
-                part=part,
-                turn_s=_turn_s(part, first, after or Predicted(value=0.0, low=0.0, high=0.0)),
-                ttft_s=first.value,
-                tpot_s=None if after is None else after.value,
-                above_s=_above_s(part, answer.metrics),
-            )
-        )
+        one = _call_s(part, first, after or Predicted(value=0.0, low=0.0, high=0.0))
+        turn_s, above_s = _of_turn(part, one, _above_s(part, answer.metrics))
+        tpot_s = None if after is None else after.value
+        costs.append(PartCost(part=part, turn_s=turn_s, ttft_s=first.value, tpot_s=tpot_s, above_s=above_s))
     return costs
 
 
+def _of_turn(part: LoopPart, one: Predicted, above: Predicted) -> tuple[Predicted, Predicted]:
+    """Median seconds of all calls of a part in a turn, and what their P99 is above it, from the same of one call.
+
+    Calls one after another add their medians, and in squares what is above. Where some run at once or are made again,
+    turns are drawn from log-normal times of a call with its median and P99.
+    """
+    if not part.spreads:
+        root = math.sqrt(part.calls)
+        return combined(lambda each: part.calls * each, one), combined(lambda each: root * each, above)
+
+    def percentile(share: float) -> Callable[[float, float], float]:
+        return lambda p50_s, above_s: float(np.quantile(_turns(part, p50_s, p50_s + above_s), share))
+
+    median, p99 = (combined(percentile(share), one, above) for share in (0.5, 0.99))
+    return median, combined(lambda high, low: high - low, p99, median)
+
+
+def _turns(part: LoopPart, p50_s: float, p99_s: float) -> Float64Array:
+    draw = log_normal(p50_s, p99_s)
+    return drawn_turns(draw, calls=part.calls, parallel=part.parallel, retry=part.retry_share, seed=0)
+
+
 def _above_s(part: LoopPart, metrics: Mapping[str, Predicted]) -> Predicted:
-    """Seconds by which the P99 of a part's calls together exceeds their median."""
+    """Seconds by which the P99 of one call of a part exceeds its median."""
     weights = {"ttft": 1, "tpot": part.new - 1}
     known = [name for name in weights if f"{name}_p99" in metrics]
 
     def above(*p99s: float) -> float:
         each = (weights[name] * (p99 - metrics[f"{name}_p50"].value) for name, p99 in zip(known, p99s, strict=True))
-        return math.sqrt(part.calls) * math.hypot(*(max(seconds, 0.0) for seconds in each))
+        return math.hypot(*(max(seconds, 0.0) for seconds in each))
 
     return combined(above, *(metrics[f"{name}_p99"] for name in known))
 
 
-def _turn_s(part: LoopPart, prefill: Predicted, step: Predicted) -> Predicted:
-    """Seconds of all calls of a part."""
-    return combined(
-        lambda prefill_s, step_s: float(part.calls * request_total(prefill_s, step_s, part.new)), prefill, step
-    )
+def _call_s(part: LoopPart, prefill: Predicted, step: Predicted) -> Predicted:
+    """Seconds of one call of a part."""
+    return combined(lambda prefill_s, step_s: float(request_total(prefill_s, step_s, part.new)), prefill, step)
 
 
 def _request(part: LoopPart) -> Request:
@@ -354,6 +385,7 @@ def _request(part: LoopPart) -> Request:
     return Request(
         model=part.model,
         deployment=Deployment(device=part.device, runtime=part.runtime, weights=part.weights),
+        batch=min(part.parallel, part.calls),
         images=part.images,
         image_size=(int(width), int(height)),
         prompt_tokens=part.prompt,

@@ -1,0 +1,90 @@
+"""Calls at once and calls made again: the distribution of a turn, against arithmetic by hand."""
+
+import math
+from statistics import NormalDist
+from typing import Any
+
+import numpy as np
+import pytest
+
+from chipwise.core.files import build
+from chipwise.design.fleet.agent_loop import AgentLoop, price_loop
+from chipwise.design.fleet.turns import drawn_turns, log_normal
+from chipwise.errors import SpecError
+
+ACT = {"name": "act", "time": "1 s"}
+TAILED = {**ACT, "time_p99": "3 s"}
+THINK = {"name": "think", "model": "Qwen/Qwen3-0.6B", "prompt": 200, "new": 20}
+
+
+def loop(part: dict[str, Any]) -> AgentLoop:
+    return build(AgentLoop, {"budget": "9 s", "device": "l4", "parts": [part]})
+
+
+def exponential(random: np.random.Generator, count: int) -> np.ndarray:
+    return random.exponential(2.0, count)
+
+
+@pytest.mark.parametrize("calls", [1, 2, 4, 16])
+def test_the_slowest_of_exponential_calls_takes_the_harmonic_number_of_means(calls: int) -> None:
+    """The first of n ends after mean/n, the next after mean/(n-1) more, and so on; P(all < t) = (1 - e^-t/mean)^n."""
+    turns = drawn_turns(exponential, calls=calls, parallel=calls, retry=0.0, seed=1)
+    assert turns.mean() == pytest.approx(2.0 * sum(1 / i for i in range(1, calls + 1)), rel=0.03)
+    assert np.quantile(turns, 0.99) == pytest.approx(-2.0 * math.log(1 - 0.99 ** (1 / calls)), rel=0.04)
+
+
+@pytest.mark.parametrize("retry", [0.05, 0.5])
+def test_exponential_tries_until_one_succeeds_are_exponential_again(retry: float) -> None:
+    """A geometric sum of exponentials with mean m is exponential with mean m / (1 - p): so are median and P99."""
+    turns = drawn_turns(exponential, calls=1, parallel=1, retry=retry, seed=1)
+    for share in (0.5, 0.99):
+        assert np.quantile(turns, share) == pytest.approx(-2.0 / (1 - retry) * math.log(1 - share), rel=0.04)
+
+
+def test_rounds_follow_one_another_and_the_last_may_be_smaller() -> None:
+    """Five calls of a second each, two at once: three rounds."""
+    turns = drawn_turns(lambda random, count: np.ones(count), calls=5, parallel=2, retry=0.0, seed=1)
+    assert set(turns) == {3.0}
+
+
+def test_the_slowest_of_four_log_normal_calls() -> None:
+    """The median of the slowest is the quantile 0.5^(1/4) of one call; sigma is ln 3 over the normal's P99."""
+    found = price_loop(loop({**TAILED, "calls": 4, "parallel": 4}))
+    sigma = math.log(3) / NormalDist().inv_cdf(0.99)
+    assert found.total.value == pytest.approx(math.exp(sigma * NormalDist().inv_cdf(0.5**0.25)), rel=0.02)
+    assert found.p99_s.value == pytest.approx(math.exp(sigma * NormalDist().inv_cdf(0.99**0.25)), rel=0.04)
+    assert np.median(log_normal(1.0, 3.0)(np.random.default_rng(0), 20_000)) == pytest.approx(1.0, rel=0.02)
+
+
+@pytest.mark.parametrize(("retry", "p99_s"), [(0, 1.0), ("0.5 %", 1.0), ("5 %", 2.0), (0.2, 3.0)])
+def test_retries_of_a_fixed_time_show_in_the_p99_alone(retry: object, p99_s: float) -> None:
+    """P(more than k tries) = p^k: with 5 %, 5 % and 0.25 %, so 99 % of turns need at most two; with 20 %, three."""
+    found = price_loop(loop({**ACT, "retry": retry}))
+    assert found.total.value == pytest.approx(1.0)
+    assert found.p99_s.value == pytest.approx(p99_s)
+
+
+def test_a_models_calls_at_once_are_one_batch_and_cost_less_than_one_after_another() -> None:
+    one, four = price_loop(loop(THINK)), price_loop(loop({**THINK, "calls": 4, "parallel": 4}))
+    assert one.total.value < four.total.value < 4 * one.total.value
+    assert four.p99_s.value > four.total.value
+    again = price_loop(loop({**THINK, "retry": "5 %"}))
+    assert again.total.value == pytest.approx(one.total.value, rel=0.05)
+    assert again.p99_s.value > 1.9 * one.total.value
+    assert four.parts[0].new_within(four.total.value) == one.parts[0].new_within(one.total.value) == 20
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"parallel": 2}, r"parts\[0\].parallel: must be at most calls \(1\), not 2"),
+        ({"parallel": 0}, r"parts\[0\].parallel: must be at least 1, not 0"),
+        ({"retry": "100 %"}, r"parts\[0\].retry: must be at least 0 % and below 100 %, not '100 %'"),
+        ({"retry": -0.1}, r"parts\[0\].retry: must be at least 0 % and below 100 %, not -0.1"),
+        ({"retry": "often"}, r"parts\[0\].retry: 'often' is not a quantity"),
+        ({"calls": 600, "retry": "5 %"}, r"parts\[0\].calls: with parallel or retry at most 500 tries are expected"),
+    ],
+)
+def test_what_cannot_be_is_refused(change: dict[str, Any], said: str) -> None:
+    with pytest.raises(SpecError, match=said):
+        loop({**ACT, **change})
