@@ -9,7 +9,7 @@ from typing import Any, overload
 
 from chipwise.core.arguments import public
 from chipwise.deploy.graphs.modules import Inputs, Module
-from chipwise.design.models.graph_files import as_graph, explain_graph
+from chipwise.design.models.graph_files import GraphQuestion, explain_graph
 from chipwise.design.models.this_machine import is_here, kind_of, profile_here, weights_here
 from chipwise.design.phases.one_model import layer_losses_on_task, run_of
 from chipwise.errors import InputError, SpecError
@@ -148,10 +148,10 @@ def explain(
         SpecError: A parallel degree does not divide the model.
         Unsupported: The chip has no rate for a format, or the profile has no rates for a block.
     """
-    asks = as_graph(
-        model, inputs=inputs, shapes=shapes, values=values, runtime=runtime, weights=weights, threads=threads
+    asks = GraphQuestion(
+        model=model, inputs=inputs, shapes=shapes, values=values, runtime=runtime, weights=weights, threads=threads
     )
-    if asks is not None:
+    if asks.applies():
         others = {"kv": kv, "train": train, "sensitivity": sensitivity, "images": images, "audio_s": audio_s}
         asks.refuse(others | {"tp": tp - 1, "pp": pp - 1, "ep": ep - 1, "dp": dp - 1, "batch": batch - 1})
         return explain_graph(asks, device)

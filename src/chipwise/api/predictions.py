@@ -13,9 +13,9 @@ from chipwise.core.results import Result, ResultTable, data_frame
 from chipwise.deploy.graphs.modules import Inputs, Module
 from chipwise.design.models import candidates as ranking
 from chipwise.design.models.graph_files import (
+    GraphQuestion,
     GraphRows,
     GraphTable,
-    as_graph,
     estimate_graph,
     estimate_graph_on,
 )
@@ -226,8 +226,8 @@ def estimate(
         Unsupported: The device has no rate for a format.
         DoesNotFit: There is too little memory; the message says by how much, and what would fit.
     """
-    asks = as_graph(model, inputs=inputs, shapes=shapes, values=values, runtime=runtime, weights=weights)
-    if asks is not None:
+    asks = GraphQuestion(model=model, inputs=inputs, shapes=shapes, values=values, runtime=runtime, weights=weights)
+    if asks.applies():
         others = {"kv": kv, "images": images, "audio_s": audio_s, "gpu_layers": gpu_layers}
         others |= {"n_cpu_moe": n_cpu_moe, "host": host, "like": like, "ambient": ambient}
         asks.refuse(others | {"tp": tp - 1, "pp": pp - 1, "ep": ep - 1, "dp": dp - 1, "batch": batch - 1})

@@ -38,7 +38,7 @@ def told(context: typer.Context, model: str) -> Told | None:
     Raises:
         typer.BadParameter: An option does not apply.
     """
-    if answers.as_graph(model) is None:
+    if not answers.GraphQuestion(model=model).applies():
         refuse(context, *("shape", "value"), why="only applies to .onnx files and modules")
         return None
     refuse(context, *(name for name in OTHERS if name in context.params), why=WHY)
@@ -71,7 +71,7 @@ def compared(context: typer.Context, models: Sequence[str], devices: Sequence[st
     Raises:
         typer.BadParameter: Only some of the models are, or an option does not apply.
     """
-    files = [name for name in models if answers.as_graph(name) is not None]
+    files = [name for name in models if answers.GraphQuestion(model=name).applies()]
     asked = told(context, files[0] if files else models[0])
     if asked is None:
         return False

@@ -7,7 +7,7 @@ import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol, runtime_checkable
+from typing import Protocol, TypeGuard, runtime_checkable
 
 import numpy as np
 
@@ -56,7 +56,7 @@ class ModelFile:
     values: Mapping[str, float]
 
 
-def is_module(model: object) -> bool:
+def is_module(model: object) -> TypeGuard[str | Module]:
     """Whether ``model`` is a PyTorch module, or the name of one: ``package.module:name`` or ``file.py:name``."""
     return isinstance(model, Module) or (isinstance(model, str) and is_name(model))
 
@@ -68,7 +68,7 @@ def name_of(model: object) -> str:
 
 @contextlib.contextmanager
 def on_disk(
-    model: str | Path | Module,
+    model: object,
     *,
     inputs: str | Path | Inputs | None = None,
     data: str | Path | Mapping[str, AnyArray] | None = None,

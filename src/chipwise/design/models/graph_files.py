@@ -14,7 +14,7 @@ from chipwise.core.results import ResultTable
 from chipwise.core.statistics import percentile_interval
 from chipwise.core.workers import answer_of
 from chipwise.deploy import graphs as running
-from chipwise.deploy.graphs.modules import Inputs, ModelFile, Module, is_module, name_of, on_disk
+from chipwise.deploy.graphs.modules import Inputs, ModelFile, is_module, name_of, on_disk
 from chipwise.design.models.this_machine import is_here
 from chipwise.errors import ChipwiseError, InputError, SpecError, Unsupported, counted
 from chipwise.hardware import datasheet
@@ -48,7 +48,8 @@ class GraphQuestion:
     """A user's graph, and what is asked about it.
 
     Attributes:
-        model: The path of an ONNX file, a PyTorch module, or the name of one.
+        model: The path of an ONNX file, a PyTorch module, or the name of one; for another model nothing but
+            :meth:`applies` answers.
         inputs: Examples of a module's inputs.
         shapes: Sizes of open axes, by input or axis; for a module the shapes of its inputs instead of ``inputs``.
         values: Inputs that are fixed to a value.
@@ -57,13 +58,27 @@ class GraphQuestion:
         threads: Threads of this machine's runtime.
     """
 
-    model: str | Path | Module
+    model: object
     inputs: Inputs | None = None
     shapes: Shapes | None = None
     values: Values | None = None
     runtime: str | None = None
     weights: str | None = None
     threads: int = 1
+
+    def applies(self) -> bool:
+        """Whether the model is an ONNX file or a PyTorch module.
+
+        Raises:
+            InputError: ``inputs``, ``shapes`` or ``values`` are given for another model.
+        """
+        if is_module(self.model) or (isinstance(self.model, str | Path) and is_onnx(self.model)):
+            return True
+        if self.inputs is not None or self.shapes is not None or self.values is not None:
+            raise InputError(
+                f"inputs, shapes, values: only apply to .onnx files and PyTorch modules, not to {self.name}"
+            )
+        return False
 
     @property
     def name(self) -> str:
@@ -103,32 +118,6 @@ class GraphQuestion:
                     f"{name}: does not apply to {self.name}, whose inputs have shapes of their own; give them with "
                     "shapes (--shape)"
                 )
-
-
-def as_graph(
-    model: object,
-    *,
-    inputs: Inputs | None = None,
-    shapes: Shapes | None = None,
-    values: Values | None = None,
-    runtime: str | None = None,
-    weights: str | None = None,
-    threads: int = 1,
-) -> GraphQuestion | None:
-    """What is asked about an ONNX file or a PyTorch module; None if ``model`` is another model.
-
-    Raises:
-        InputError: ``inputs``, ``shapes`` or ``values`` are given for another model.
-    """
-    if isinstance(model, Module) or (isinstance(model, str | Path) and (is_module(model) or is_onnx(model))):
-        return GraphQuestion(
-            model=model, inputs=inputs, shapes=shapes, values=values, runtime=runtime, weights=weights, threads=threads
-        )
-    if inputs is not None or shapes is not None or values is not None:
-        raise InputError(
-            f"inputs, shapes, values: only apply to .onnx files and PyTorch modules, not to {name_of(model)}"
-        )
-    return None
 
 
 def is_onnx(model: str | Path) -> bool:
