@@ -10,17 +10,18 @@ from typing import TYPE_CHECKING, overload
 
 from chipwise.core.arguments import public
 from chipwise.core.results import Result, ResultTable, data_frame
-from chipwise.deploy.graphs.modules import Inputs, Module
+from chipwise.deploy.graphs.modules import Inputs, Module, is_module
 from chipwise.design.models import candidates as ranking
 from chipwise.design.models.graph_files import (
     GraphQuestion,
     GraphRows,
     GraphTable,
+    compare_graphs,
     estimate_graph,
     estimate_graph_on,
 )
 from chipwise.design.models.this_machine import estimate_here, estimate_on, is_here, kind_of, profile_here
-from chipwise.errors import ChipwiseError, DoesNotFit, SpecError, Unsupported, counted
+from chipwise.errors import ChipwiseError, DoesNotFit, InputError, SpecError, Unsupported, counted
 from chipwise.hardware import datasheet
 from chipwise.hardware.datasheet import DeviceProfile
 from chipwise.hardware.facts import PriceRate
@@ -443,9 +444,28 @@ def estimate_training(
     )  # fmt: skip
 
 
+@overload
+def compare(
+    models: Sequence[Module], *, inputs: Inputs | None = ..., shapes: Mapping[str, Sequence[int]] | None = ...,
+    values: Mapping[str, float] | None = ..., devices: Sequence[str] | None = ..., runtime: str | None = ...,
+    weights: str | None = ...,
+) -> GraphTable: ...  # fmt: skip
+@overload
+def compare(
+    models: Sequence[str | Path | Module], *, shapes: Mapping[str, Sequence[int]],
+    values: Mapping[str, float] | None = ..., inputs: Inputs | None = ..., devices: Sequence[str] | None = ...,
+    runtime: str | None = ..., weights: str | None = ...,
+) -> GraphTable: ...  # fmt: skip
+@overload
+def compare(
+    models: Sequence[str], *, devices: Sequence[str] | None = ..., runtime: str | None = ..., prompt: int = ...,
+    new: int = ..., batch: int = ..., weights: str | None = ..., kv: str | None = ..., tp: int = ..., pp: int = ...,
+    ep: int = ..., dp: int = ..., images: int = ..., image_size: tuple[int, int] = ..., audio_s: float | None = ...,
+    like: str | None = ...,
+) -> Comparison: ...  # fmt: skip
 @public
 def compare(
-    models: Sequence[str],
+    models: Sequence[str | Path | Module],
     *,
     devices: Sequence[str] | None = None,
     runtime: str | None = None,
@@ -462,11 +482,15 @@ def compare(
     image_size: tuple[int, int] = IMAGE_SIZE,
     audio_s: float | None = None,
     like: str | None = None,
-) -> Comparison:
+    shapes: Mapping[str, Sequence[int]] | None = None,
+    values: Mapping[str, float] | None = None,
+    inputs: Inputs | None = None,
+) -> Comparison | GraphTable:
     """Compares models side by side on ``devices`` (default: all bundled ones).
 
     Args:
-        models: See :func:`estimate`, two or more.
+        models: See :func:`estimate`, two or more. ONNX files and PyTorch modules are compared with each other alone:
+            the result is a table of passes, the fastest first on each device.
         devices: Data sheets' names or files; ``here`` is this machine, calibrated with one thread.
         runtime: Inference runtime to model. Default: each device's own.
         prompt: Prompt tokens per request.
@@ -482,33 +506,62 @@ def compare(
         image_size: Width and height of the images in pixels.
         audio_s: Seconds of sound per request; every model must take audio. Default: each model's usual length.
         like: Family for models given as files, as in :func:`estimate`.
+        shapes: ONNX files and modules: see :func:`estimate`; they hold for all of them.
+        values: ONNX files and modules: see :func:`estimate`.
+        inputs: Modules: see :func:`estimate`; ``shapes`` are then those of the files.
 
     Raises:
         UnknownName: A model or device is unknown.
+        InputError: Only some of the models are ONNX files or modules, or an argument does not apply.
         SpecError: No model or no device is named, or a parallel degree does not divide a model.
     """
     if not models:
         raise SpecError("name at least one model", field="models")
     if devices is not None and not devices:
         raise SpecError("name at least one device", field="devices")
-    models = [alike.named(model, like) if os.path.exists(model) else model for model in models]
-    for model in models:
-        resolve(model)
+    graphs = _graphs(models, inputs=inputs, shapes=shapes, values=values, runtime=runtime, weights=weights)
+    if graphs:
+        others = {"kv": kv, "images": images, "audio_s": audio_s, "like": like, "batch": batch - 1, "tp": tp - 1}
+        graphs[0].refuse(others | {"pp": pp - 1, "ep": ep - 1, "dp": dp - 1})
+        return compare_graphs(graphs, devices)
+    texts = [alike.named(text, like) if os.path.exists(text := str(model)) else text for model in models]
+    for text in texts:
+        resolve(text)
     names = devices or datasheet.names()
     here = []
     if any(map(is_here, names)):
-        profile_here(runtime or "onnxruntime", kind=kind_of(*models))  # raises an error if this machine has no profile
+        profile_here(runtime or "onnxruntime", kind=kind_of(*texts))  # raises an error if this machine has no profile
         served = Deployment(device="here", runtime=runtime, weights=weights, kv=kv, tp=tp, pp=pp, ep=ep, dp=dp)
         asked = Request(
             model="", deployment=served, batch=batch, prompt_tokens=prompt, new_tokens=new, images=images
         )  # fmt: skip
-        here = [_cell_here(model, audio_s, asked) for model in dict.fromkeys(models)]
+        here = [_cell_here(model, audio_s, asked) for model in dict.fromkeys(texts)]
     requests = requests_of(
-        models, [name for name in names if not is_here(name)], audio_s=audio_s, runtime=runtime, weights=weights, kv=kv,
+        texts, [name for name in names if not is_here(name)], audio_s=audio_s, runtime=runtime, weights=weights, kv=kv,
         tp=tp, pp=pp, ep=ep, dp=dp, prompt_tokens=prompt, new_tokens=new, batch=batch, images=images,
         image_size=image_size,
     )  # fmt: skip
     return compare_requests(*requests, others=here)
+
+
+def _graphs(
+    models: Sequence[str | Path | Module], *, inputs: Inputs | None, shapes: Mapping[str, Sequence[int]] | None,
+    values: Mapping[str, float] | None, runtime: str | None, weights: str | None,
+) -> list[GraphQuestion]:  # fmt: skip
+    """What is asked about each model if all are ONNX files or modules; empty if none is."""
+    files = [model for model in models if GraphQuestion(model=model).applies()]
+    if files and len(files) < len(models):
+        other = next(model for model in models if model not in files)
+        raise InputError(f"models: {other} is no ONNX file or module like {files[0]}; compare models of one kind")
+    modules = [is_module(model) for model in models]
+    found = []
+    for model, module in zip(models, modules, strict=True):
+        own = inputs if module or not any(modules) else None  # files take shapes alone
+        sizes = None if module and inputs is not None else shapes
+        found.append(
+            GraphQuestion(model=model, inputs=own, shapes=sizes, values=values, runtime=runtime, weights=weights)
+        )
+    return [each for each in found if each.applies()]
 
 
 def _cell_here(model: str, audio_s: float | None, asked: Request) -> Cell:

@@ -69,21 +69,14 @@ def compared(context: typer.Context, models: Sequence[str], devices: Sequence[st
     """Prints the answer of ``chipwise compare`` if ``models`` are files or modules of a user; returns whether they are.
 
     Raises:
-        typer.BadParameter: Only some of the models are, or an option does not apply.
+        typer.BadParameter: An option does not apply.
     """
     files = [name for name in models if answers.GraphQuestion(model=name).applies()]
     asked = told(context, files[0] if files else models[0])
     if asked is None:
         return False
-    if len(files) < len(models):
-        other = next(name for name in models if name not in files)
-        raise typer.BadParameter(f"{other} is no ONNX file or module like {files[0]}; compare models of one kind")
-    found = [each for model in models for each in api.estimate(model, devices=devices or "all", **asked)]
-    if as_json:
-        json_of(found)
-        return True
-    order = list(dict.fromkeys(each.device for each in found))
-    _print_several(sorted(found, key=lambda each: (order.index(each.device), each.latency_s)))
+    found = list(api.compare(models, devices=devices, **asked))
+    json_of(found) if as_json else _print_several(found)
     return True
 
 

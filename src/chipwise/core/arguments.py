@@ -176,6 +176,8 @@ def _name(hint: object) -> str:
     origin, args = typing.get_origin(hint), typing.get_args(hint)
     if origin in (Sequence, list, tuple):
         return f"a list of {_name(args[0])} items" if args else "a list"
+    if origin in (typing.Union, types.UnionType):
+        return " or ".join(map(_name, args))
     if origin in (Mapping, dict):
         return "a mapping"
     if origin is Literal:

@@ -102,3 +102,30 @@ def test_wrong_arguments_are_one_line_each(matrix: Path) -> None:
         chipwise.explain(matrix, device="here", weights="int8", shapes={"rows": (8,)})
     with pytest.raises(Unsupported, match="no throughput"):
         speeds_of(load("apple-a17-pro:npu"), "bf16")  # its sheet lists int8 alone
+
+
+def test_files_are_compared_side_by_side_on_each_device(matrix: Path) -> None:
+    wide = matrix.with_name("wide.onnx")
+    wide.write_bytes(matrix.read_bytes())
+    asked = {"x": (1, 512, 32)}
+    found = chipwise.compare([wide, str(matrix)], devices=["raspberry-pi-5", "h100-sxm"], shapes=asked)
+    assert [each.device for each in found] == ["h100-sxm"] * 2 + ["raspberry-pi-5"] * 2
+    alone = chipwise.estimate(matrix, device="h100-sxm", shapes=asked)
+    assert found[0].latency_s == pytest.approx(alone.latency_s)
+    with pytest.raises(
+        InputError, match=r"gpt2 is no ONNX file or module like .*net\.onnx; compare models of one kind"
+    ):
+        chipwise.compare([str(matrix), "gpt2"], devices=["l4"], shapes=asked)
+    with pytest.raises(InputError, match=r"batch: does not apply to .*net\.onnx"):
+        chipwise.compare([str(matrix)], devices=["l4"], batch=8)
+    with pytest.raises(InputError, match=r"only apply to \.onnx files"):
+        chipwise.compare(["gpt2"], devices=["l4"], shapes=asked)
+
+
+def test_modules_are_compared_with_files(matrix: Path) -> None:
+    torch = pytest.importorskip("torch")
+    given, sizes = (torch.ones(1, 512, 32),), {"x": (1, 512, 32)}
+    found = chipwise.compare([matrix, torch.nn.Linear(32, 16)], devices=["l4"], inputs=given, shapes=sizes)
+    assert {each.model for each in found} == {str(matrix), "Linear"}
+    with pytest.raises(InputError, match="is a file"):
+        chipwise.compare([matrix], devices=["l4"], inputs=given)

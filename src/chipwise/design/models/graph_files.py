@@ -36,7 +36,7 @@ OWN_RUNTIMES = ("onnxruntime", "ort", "onnx")
 
 
 class GraphTable(ResultTable[RunEstimate]):
-    """Estimates of one ONNX file or PyTorch module on several devices, fastest first."""
+    """Estimates of ONNX files or PyTorch modules on several devices: one's fastest first, several's by device."""
 
 
 Shapes = Mapping[str, Sequence[int]]
@@ -157,6 +157,14 @@ def estimate_graph_on(asked: GraphQuestion, devices: Sequence[str] | str) -> Gra
         found.append(estimate_on(graph, chip, runtime=asked.runtime))
     found.sort(key=lambda each: each.latency_s)
     return GraphTable(f"{asked.name} on {counted(len(found), 'device')}", found)
+
+
+def compare_graphs(asked: Sequence[GraphQuestion], devices: Sequence[str] | None) -> GraphTable:
+    """:func:`estimate_graph_on` of several graphs, side by side on each device, the fastest first."""
+    found = [each for one in asked for each in estimate_graph_on(one, "all" if devices is None else devices)]
+    order = list(dict.fromkeys(each.device for each in found))
+    found.sort(key=lambda each: (order.index(each.device), each.latency_s))
+    return GraphTable(f"{counted(len(asked), 'model')} on {counted(len(order), 'device')}", found)
 
 
 class GraphRows:
