@@ -286,7 +286,7 @@ def _child(path: str | Path, fixed: Path) -> Message:
             found = answer_of("chipwise.model.graphs.fuse", job, timeout_s=CHILD_S, name="child process")
         except ChipwiseError as error:
             if isinstance(error, WorkerError) and error.ended_with is None:
-                raise Unsupported(f"{path}: ONNX Runtime did not finish within {CHILD_S:.0f} s") from None
+                raise Unsupported(f"{path}: ONNX Runtime could not fuse it: {_line(error)}") from None
             complaint = complaint or _line(error)
             continue
         if level != "extended":
