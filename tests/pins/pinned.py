@@ -26,9 +26,15 @@ def read(name: str) -> Any:
     return json.loads((HERE / f"{name}.json").read_text(encoding="utf-8"))
 
 
-def write(name: str, value: Mapping[str, Any]) -> None:
-    """Replaces the pins of ``name``: a line for each entry, so that a change shows which moved."""
-    lines = [f"{json.dumps(key)}: {json.dumps(item, separators=(',', ':'))}" for key, item in value.items()]
+def write(name: str, value: Mapping[str, Any], *, indent: int | None = None) -> None:
+    """Replaces the pins of ``name``: a line for each entry, so that a change shows which moved.
+
+    With ``indent``, what is inside an entry has lines of its own, too.
+    """
+    separators = (",", ":" if indent is None else ": ")
+    lines = [
+        f"{json.dumps(key)}: {json.dumps(item, separators=separators, indent=indent)}" for key, item in value.items()
+    ]
     (HERE / f"{name}.json").write_text("{\n" + ",\n".join(lines) + "\n}\n", encoding="utf-8")
 
 
