@@ -18,9 +18,9 @@ from chipwise.deploy.measure.measurement import Measurement
 from chipwise.deploy.measure.messages import Reply, unobserved
 from chipwise.deploy.measure.verdict import judge
 from chipwise.deploy.measure.worker import Loop, requested, time_requests, told, warm_up
-from chipwise.deploy.runtimes.browser import Place
 from chipwise.deploy.runtimes.web.packages import ORT, files_of
 from chipwise.deploy.runtimes.web.server import Page, Server
+from chipwise.deploy.runtimes.web.sessions import Place
 from chipwise.errors import ChipwiseError, InputError
 from chipwise.model.ops.workload import Workload
 
