@@ -238,6 +238,7 @@ _SCALES: Final[dict[str, tuple[tuple[float, str], ...]]] = {
     "energy": ((1e6, " MJ"), (1e3, " kJ"), (1.0, " J"), (1e-3, " mJ"), (1e-6, " µJ"), (1e-9, " nJ")),
     "mass": ((1e6, " t"), (1e3, " kg"), (1.0, " g"), (1e-3, " mg"), (1e-6, " µg")),
     "frequency": tuple((f, f" {p}Hz") for f, p in _LARGE),
+    "carbon": ((1e3, " kg/kWh"), (1.0, " g/kWh")),
     "count": ((1e12, " T"), (1e9, " B"), (1e6, " M"), (1e3, " k"), (1.0, "")),
     "rate": ((1e6, " Mtokens/s"), (1e3, " ktokens/s"), (1.0, " tokens/s")),
     "image_rate": ((1e3, "k images/s"), (1.0, " images/s")),

@@ -183,7 +183,7 @@ def test_the_examples_in_the_documentation_hold() -> None:
     assert doctest.testmod(units).failed == 0
     page = (Path(__file__).parents[3] / "docs" / "reference" / "units.md").read_text(encoding="utf-8")
     rows = re.findall(r"^\| (\w[\w ]*) \| .* \| (`.*`) \|$", page, flags=re.MULTILINE)
-    kinds = {"price over time": "price_rate", "price of tokens": "token_price"}
+    kinds = {"price over time": "price_rate", "price of tokens": "token_price", "CO2 of electricity": "carbon"}
     assert {kinds.get(kind, kind) for kind, _ in rows} == UNITS.keys()
     for kind, examples in rows:
         for text in re.findall(r"`([^`]+)`", examples):
