@@ -15,11 +15,6 @@ from chipwise.deploy.measure.store import MeasurementStore
 from chipwise.design.models.measuring import exported_file, usual_request
 from chipwise.errors import ChipwiseError
 
-try:
-    import segno
-except ImportError:  # the extra ``phone``: without it, only the address is shown
-    segno = None
-
 
 def measure_pages(
     model: str | Path,
@@ -83,7 +78,9 @@ def measure_pages(
 
 def qr_code(text: str) -> str:
     """A QR code of ``text`` in block characters; empty if segno is not installed."""
-    if segno is None:
+    try:
+        import segno
+    except ImportError:  # the extra ``phone``: without it, only the address is shown
         return ""
     drawn = io.StringIO()
     segno.make(text, error="l").terminal(drawn, compact=True, border=2)
