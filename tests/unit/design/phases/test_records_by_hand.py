@@ -464,8 +464,8 @@ def test_what_a_budget_was_and_what_of_it_was_used(monkeypatch) -> None:
     memory = {"spent": {"training": 3.0}}
     for whole, device in ((True, "cpu"), (False, "cuda")):
         allowance = SimpleNamespace(whole=whole, total=60.0, unit="tokens")
-        spec: Any = SimpleNamespace(allowance=allowance, train=SimpleNamespace(trains_on=device))
-        found = run_record._budget(spec, memory, known)
+        spec: Any = SimpleNamespace(allowance=allowance, train=SimpleNamespace(trains_on=device), carbon="350 g/kWh")
+        found = run_record._budget(spec, memory, known, {})
         assert found.spent == {"training": 3.0}
         assert found.device == ("cpu" if whole else "gpu")
         if whole:
@@ -473,7 +473,9 @@ def test_what_a_budget_was_and_what_of_it_was_used(monkeypatch) -> None:
             assert found.charged is None
         else:
             assert (found.unit, found.allowed, found.charged) == ("tokens", 60.0, 14.0)
-        assert run_record._budget(spec, {}, known).spent == {}
+        assert found.footprint is not None
+        nothing = run_record._budget(spec, {}, known, {})
+        assert (nothing.spent, nothing.footprint) == ({}, None)
 
 
 def test_what_a_search_by_law_says_of_its_answer() -> None:
