@@ -2,8 +2,8 @@
 
 Program and models are copied to ``/data/local/tmp`` once: their names there hold a digest of their bytes, and a copy
 that was cut off has another name. The phone is then left alone until its battery is cool. Each round runs a small
-reference model and the model one after the other, so a phone that slows down is told from a slow model. Finished rounds
-are kept on this machine: after an unplugged cable the same command goes on with the next round.
+reference model and the model one after the other, so a phone that slows down is distinguished from a slow model.
+Finished rounds are kept on this machine: after an unplugged cable the same command goes on with the next round.
 
 ``CHIPWISE_ADB`` is the command that reaches the phone (default: ``adb``).
 """
@@ -45,6 +45,12 @@ class PhoneState:
     def plain(self) -> dict[str, object]:
         """As a measurement keeps it."""
         return {name: getattr(self, name) for name in self.__dataclass_fields__}
+
+
+def contents(path: Path) -> str:
+    """16 hex digits that identify a file by its bytes."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()[:16]
 
 
 class Phone:
@@ -137,9 +143,7 @@ class Phone:
         Raises:
             MeasurementError: The phone's storage is full.
         """
-        with path.open("rb") as file:
-            known = hashlib.file_digest(file, "sha256").hexdigest()[:16]
-        size, there = path.stat().st_size, f"{PLACE}/{known}-{path.name}"
+        size, there = path.stat().st_size, f"{PLACE}/{contents(path)}-{path.name}"
         quoted = shlex.quote(there)
         if self.shell(f"mkdir -p {PLACE}; stat -c %s {quoted} 2>/dev/null; true").strip() == str(size):
             return there
@@ -161,13 +165,10 @@ class Phone:
 
     def cool_down(self, most_c: float, *, on_wait: Callable[[float], object], sleep: Callable[[float], object]) -> bool:
         """Waits until the battery is at most ``most_c``; whether it got there within a quarter of an hour."""
-        until = time.monotonic() + COOL_MOST_S
         for _ in range(int(COOL_MOST_S / COOL_EVERY_S)):
             degrees = self.state().battery_c
             if degrees is None or degrees <= most_c:
                 return degrees is not None
-            if time.monotonic() > until:
-                break
             on_wait(degrees)
             sleep(COOL_EVERY_S)
         return False

@@ -11,7 +11,7 @@ from pathlib import Path
 from chipwise.core.digest import digest
 from chipwise.core.places import data_folder
 from chipwise.deploy.export.exporters import reference_model
-from chipwise.deploy.kits.adb import Bench, Phone, Rounds, run_rounds
+from chipwise.deploy.kits.adb import Bench, Phone, Rounds, contents, run_rounds
 from chipwise.deploy.kits.llama_bench import BenchTest, measurements_of, parse_llama_bench
 from chipwise.deploy.measure.measurement import Measurement
 from chipwise.deploy.measure.store import MeasurementStore
@@ -85,7 +85,7 @@ def measure_phone(
         raise MeasurementError("the reference model for llama.cpp could not be written")
     with tempfile.TemporaryDirectory() as room:
         path, design = exported_file(str(model), Path(room), runtime=RUNTIME, weights=weights, workload=workload)
-        question = [phone.serial, str(model), weights, path.stat().st_size, bench.prompt, bench.new, bench.threads]
+        question = [phone.serial, contents(path), contents(bench.program), bench.prompt, bench.new, bench.threads]
         kept = Rounds(data_folder() / "phones" / f"{digest(question)}.json")
         run_rounds(
             phone, bench, path, reference, kept, rounds=rounds, cool_c=cool_c, on_progress=on_progress, sleep=sleep

@@ -97,6 +97,15 @@ def test_after_an_unplugged_cable_only_the_missing_rounds_run(phone) -> None:
     assert not list((phone.home.parent / "home" / "phones").glob("*"))
 
 
+def test_another_file_of_the_same_size_begins_anew(phone) -> None:
+    phone.set(unplugged_after=8)
+    with pytest.raises(Unreachable):
+        phone.measure()
+    (phone.home / "llama-bench").write_bytes(b"another p")
+    assert len(phone.measure().ttft_s) == 5
+    assert phone.said("runs") == 8 + 20
+
+
 def test_a_round_waits_for_a_cool_phone(phone) -> None:
     phone.set(battery_c=[41.0, 38.0, 34.0])
     found = phone.measure(rounds=1)
