@@ -30,10 +30,7 @@ def command(
     """
     found = api.agent_loop(loop)
     if as_json:
-        p99 = found.p99_s
-        json_of(
-            found.to_dict() | {"rows": found.rows(), "p99_s": {"value": p99.value, "low": p99.low, "high": p99.high}}
-        )
+        json_of(found.to_dict() | {"rows": found.rows()})
     else:
         _print(found)
 
@@ -57,15 +54,15 @@ def _print(found: answers.LoopCost) -> None:
             _fitting(found, cost),
         )
     print_table(table)
+    changed = "" if found.changed_s is None else units.show(found.changed_s, "time")
     if found.fitting:
-        say(f"These fit, {units.show(sum(cost.turn_s.value for cost in found.fitting), 'time')} a turn:")
+        say(f"These fit, {changed} a turn:")
         for before, cost in zip(found.parts, found.fitting, strict=True):
             what = cost.part.describe() + (f", calls: {_calls(cost)}" if cost.part.calls > 1 else "")
-            changed = " (changed)" if replace(cost.part, instead={}) != replace(before.part, instead={}) else ""
-            say(f"  {cost.part.name}: {what}, {units.show(cost.turn_s.value, 'time')}{changed}")
+            other = " (changed)" if replace(cost.part, instead={}) != replace(before.part, instead={}) else ""
+            say(f"  {cost.part.name}: {what}, {units.show(cost.turn_s.value, 'time')}{other}")
     elif found.least:
-        fastest = units.show(sum(cost.turn_s.value for cost in found.least), "time")
-        say(f"No combination of the alternatives fits; the fastest takes {fastest} a turn.")
+        say(f"No combination of the alternatives fits; the fastest takes {changed} a turn.")
     for note in found.notes:
         say(f"note: {note}")
 

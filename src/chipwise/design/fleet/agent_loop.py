@@ -1,15 +1,17 @@
 """An agent's loop (perceive, think, act): the cost of one turn on its devices, and what fits into its time budget.
 
 A turn runs its parts one after another, each some number of times: a model that reads images or text and generates, or
-a fixed time (a tool, a motor) that the user measured. If a turn takes too long, each part's alternatives are tried.
-Each part's row says how many new tokens or calls would fit if nothing else changed.
+a time (a tool, a motor) that the user measured. P50 and P99 of a turn are those of drawn turns, in which every call of
+every part takes a time of its own: a sum of medians is too low if times have tails, and a sum of P99s too high. If a
+turn takes too long, each part's alternatives are tried. Each part's row says how many new tokens or calls would fit if
+nothing else changed.
 """
 
 from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -21,15 +23,16 @@ from chipwise.core.arrays import Float64Array
 from chipwise.core.fields import check_fields, positive, whole_number
 from chipwise.core.files import build, read_yaml
 from chipwise.core.results import Result
-from chipwise.design.fleet.turns import MOST_TRIES, drawn_turns, log_normal
+from chipwise.design.fleet.turns import MOST_TRIES, TURNS, drawn_turns, log_normal
 from chipwise.errors import ChipwiseError, SpecError
 from chipwise.predict.cost.model import Predicted, combined
 from chipwise.predict.cost.request import request_total
 from chipwise.predict.served.deployment import Deployment
 from chipwise.predict.served.estimate import estimates
-from chipwise.predict.served.request import Request, taken_for
+from chipwise.predict.served.request import THAT_SEES, Request, taken_for
 
 CHOICES = ("model", "device", "runtime", "weights", "images", "image_size", "new", "calls", "parallel")
+TO_GENERATE = f"leave new out, or name a model that does, such as {THAT_SEES} for images"
 MOST_TRIED = 5_000  # combinations of alternatives
 MOST_S = 1e9  # upper limit for a measured part: 30 years
 
@@ -68,8 +71,10 @@ class LoopPart:
             raise SpecError(f"must be at most calls ({self.calls}), not {self.parallel}", field="parallel")
         if not 0 <= self.retry_share < 1:
             raise SpecError(f"must be at least 0 % and below 100 %, not {self.retry!r:.40}", field="retry")
-        if self.spreads and self.calls / (1 - self.retry_share) > MOST_TRIES:
-            raise SpecError(f"with parallel or retry at most {MOST_TRIES:.0f} tries are expected", field="calls")
+        if self.varies and self.calls / (1 - self.retry_share) > MOST_TRIES:
+            raise SpecError(
+                f"at most {MOST_TRIES:.0f} tries are drawn in a turn, unless each takes the same time", field="calls"
+            )
         for name in ("images", "cached"):
             whole_number(name, getattr(self, name), least=0)
         if self.time is not None:
@@ -103,9 +108,9 @@ class LoopPart:
         return units.parse_field(self.retry, "share", "retry")
 
     @property
-    def spreads(self) -> bool:
-        """Whether calls run at once or are made again, so that their distribution decides how long a turn is."""
-        return self.parallel > 1 or self.retry_share > 0
+    def varies(self) -> bool:
+        """Whether turns differ in the time of this part."""
+        return self.model is not None or self.time_p99 is not None or self.retry_share > 0
 
     def variants(self) -> list[tuple[int, LoopPart]]:
         """The part and its alternatives, each with its number of steps in the order of preference."""
@@ -164,15 +169,13 @@ class AgentLoop:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartCost:
-    """Seconds of a part in one turn; for a model also its time to first token and time per token."""
+    """Seconds of a part in one turn (P50 and P99); for a model also its median times to first token and per token."""
 
     part: LoopPart
     turn_s: Predicted
+    p99_s: Predicted
     ttft_s: float | None = None
     tpot_s: float | None = None
-    above_s: Predicted = field(
-        default_factory=lambda: Predicted(value=0.0, low=0.0, high=0.0)
-    )  # P99 less P50, in a turn
 
     def new_within(self, seconds: float) -> int | None:
         """New tokens per call that can be generated in this time; None for parts that do not generate."""
@@ -188,28 +191,21 @@ class PartCost:
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class LoopCost(Result):
-    """Cost of one turn by part, and what would fit.
+    """Cost of one turn by part, and what would fit. ``total`` is the median of a turn, ``p99_s`` its P99.
 
     ``fitting`` are the alternatives with the fewest changes that make a turn fit; empty if it fits unchanged, or if
-    nothing fits (``least`` is then the fastest turn found).
+    nothing fits (``least`` is then the fastest turn found). ``changed_s`` is the median of that turn.
     """
 
     loop: AgentLoop
     parts: tuple[PartCost, ...]
     total: Predicted
+    p99_s: Predicted
     fits: bool
+    changed_s: float | None = None
     fitting: tuple[PartCost, ...] = ()
     least: tuple[PartCost, ...] = ()
     notes: tuple[str, ...] = ()
-
-    @property
-    def p99_s(self) -> Predicted:
-        """P99 of a turn in seconds. Parts vary independently, so what their P99s add to their medians adds in squares.
-
-        It is less than the sum of the parts' P99s, which would need all of them to be slow in the same turn.
-        """
-        above = combined(lambda *each: math.hypot(*each), *(cost.above_s for cost in self.parts))
-        return combined(lambda seconds, more: seconds + more, self.total, above)
 
     @property
     def largest(self) -> PartCost:
@@ -240,6 +236,7 @@ class LoopCost(Result):
                 "turn_s": cost.turn_s.value,
                 "low_s": cost.turn_s.low,
                 "high_s": cost.turn_s.high,
+                "p99_s": cost.p99_s.value,
                 "share": cost.turn_s.value / self.total.value,
                 "new_that_fit": cost.new_within(self.room_s(cost)),
                 "calls_that_fit": cost.calls_within(self.room_s(cost)),
@@ -260,120 +257,149 @@ def read_loop(path: Path) -> AgentLoop:
 def price_loop(loop: AgentLoop) -> LoopCost:
     """Prices one turn, and searches for changes that fit if it takes too long.
 
-    Times of parts are added, and so are the ends of their intervals, since errors of one cost model are correlated. If
-    a part has no interval, the turn has none.
+    Parts follow one another and vary independently. The ends of intervals are those of turns drawn from the ends of
+    the parts' times, since errors of one cost model are correlated. If a part has no interval, the turn has none.
 
     Raises:
         ChipwiseError: A part cannot be priced; the message names it.
     """
-    costs = _costs(loop.parts)
-    for part, cost in zip(loop.parts, costs, strict=True):
-        if isinstance(cost, ChipwiseError):
-            raise SpecError(str(cost), field=f"parts.{part.name}") from None
-    asked = tuple(cost for cost in costs if isinstance(cost, PartCost))
-    total = combined(lambda *seconds: float(sum(seconds)), *(cost.turn_s for cost in asked))
-    fits = total.value <= loop.budget_s
+    drawn = _drawn([(i, part) for i, part in enumerate(loop.parts)])
+    for part, each in zip(loop.parts, drawn, strict=True):
+        if isinstance(each, ChipwiseError):
+            raise SpecError(str(each), field=f"parts.{part.name}") from None
+    asked = [each for each in drawn if isinstance(each, _Drawn)]
+    turns = [sum(each) for each in zip(*(part.turns for part in asked), strict=False)]  # no ends if a part has none
+    total = _percentile(turns, 0.5)
     said = [each for part in loop.parts if part.model is not None for each in taken_for(part.model, part.device)]
-    found = LoopCost(loop=loop, parts=asked, total=total, fits=fits, notes=tuple(dict.fromkeys(said)))
-    if fits or not any(part.instead for part in loop.parts):
+    found = LoopCost(
+        loop=loop,
+        parts=tuple(each.cost for each in asked),
+        total=total,
+        p99_s=_percentile(turns, 0.99),
+        fits=total.value <= loop.budget_s,
+        notes=tuple(dict.fromkeys(said)),
+    )
+    if found.fits or not any(part.instead for part in loop.parts):
         return found
     return _with_alternatives(found)
 
 
 def _with_alternatives(found: LoopCost) -> LoopCost:
     """The alternatives with the fewest steps of preference that make a turn fit; among equal ones the slowest turn."""
-    options: list[list[tuple[int, PartCost]]] = []
+    options: list[list[tuple[int, _Drawn]]] = []
     notes = []
-    for part in found.loop.parts:
+    for i, part in enumerate(found.loop.parts):
         variants = part.variants()
-        priced = _costs([variant for _, variant in variants])
+        priced = _drawn([(i, variant) for _, variant in variants])
         options.append(
-            [(steps, cost) for (steps, _), cost in zip(variants, priced, strict=True) if isinstance(cost, PartCost)]
+            [(steps, each) for (steps, _), each in zip(variants, priced, strict=True) if isinstance(each, _Drawn)]
         )
         notes += [
-            f"{variant.name}: {variant.describe()}: {cost}"
-            for (_, variant), cost in zip(variants, priced, strict=True)
-            if isinstance(cost, ChipwiseError)
+            f"{variant.name}: {variant.describe()}: {each}"
+            for (_, variant), each in zip(variants, priced, strict=True)
+            if isinstance(each, ChipwiseError)
         ]
     count = math.prod(map(len, options))
     if count > MOST_TRIED:
         raise SpecError(f"{count:,} combinations of alternatives; at most {MOST_TRIED:,} are tried", field="instead")
-    best: tuple[tuple[int, float], tuple[PartCost, ...]] | None = None
+    fitting: tuple[tuple[int, float], tuple[PartCost, ...]] | None = None
     least: tuple[float, tuple[PartCost, ...]] | None = None
     for chosen in itertools.product(*options):
-        costs = tuple(cost for _, cost in chosen)
-        seconds = sum(cost.turn_s.value for cost in costs)
+        costs = tuple(each.cost for _, each in chosen)
+        seconds = float(np.median(sum(each.turns[0] for _, each in chosen)))
         if least is None or seconds < least[0]:
             least = (seconds, costs)
         rank = (sum(steps for steps, _ in chosen), -seconds)
-        if seconds <= found.loop.budget_s and (best is None or rank < best[0]):
-            best = (rank, costs)
-    fitting = () if best is None else best[1]
-    return replace(found, fitting=fitting, least=() if least is None else least[1], notes=(*found.notes, *notes))
+        if seconds <= found.loop.budget_s and (fitting is None or rank < fitting[0]):
+            fitting = (rank, costs)
+    notes = [*found.notes, *notes]
+    assert least is not None  # the parts as they were asked are among the alternatives
+    changed_s = least[0] if fitting is None else -fitting[0][1]
+    return replace(
+        found,
+        fitting=() if fitting is None else fitting[1],
+        least=least[1],
+        changed_s=changed_s,
+        notes=tuple(notes),
+    )
 
 
-def _costs(parts: Sequence[LoopPart]) -> list[PartCost | ChipwiseError]:
-    """Cost of each part in a turn; models are priced together."""
-    requests = [_request(part) for part in parts if part.model is not None]
-    answers = iter(estimates(requests))
-    costs: list[PartCost | ChipwiseError] = []
-    for part in parts:
-        if part.time is not None:
-            each = units.parse_field(part.time, "time", f"parts.{part.name}.time")
-            p99_s = each if part.time_p99 is None else units.parse_field(part.time_p99, "time", "time_p99")
-            one, above = (Predicted(value=seconds, low=seconds, high=seconds) for seconds in (each, p99_s - each))
-            turn_s, above_s = _of_turn(part, one, above)
-            costs.append(PartCost(part=part, turn_s=turn_s, above_s=above_s))
-            continue
-        answer = next(answers)
-        if isinstance(answer, ChipwiseError):
-            costs.append(answer)
-            continue
-        first, after = answer.metrics["ttft_p50"], answer.metrics.get("tpot_p50")
-        one = _call_s(part, first, after or Predicted(value=0.0, low=0.0, high=0.0))
-        turn_s, above_s = _of_turn(part, one, _above_s(part, answer.metrics))
-        tpot_s = None if after is None else after.value
-        costs.append(PartCost(part=part, turn_s=turn_s, ttft_s=first.value, tpot_s=tpot_s, above_s=above_s))
-    return costs
+@dataclass(frozen=True, slots=True)
+class _Drawn:
+    """A part's cost and the seconds it takes in drawn turns, each (TURNS,).
 
-
-def _of_turn(part: LoopPart, one: Predicted, above: Predicted) -> tuple[Predicted, Predicted]:
-    """Median seconds of all calls of a part in a turn, and what their P99 is above it, from the same of one call.
-
-    Calls one after another add their medians, and in squares what is above. Where some run at once or are made again,
-    turns are drawn from log-normal times of a call with its median and P99.
+    They are drawn from the predicted times, and from the low and high ends of their intervals if all have one.
     """
-    if not part.spreads:
-        root = math.sqrt(part.calls)
-        return combined(lambda each: part.calls * each, one), combined(lambda each: root * each, above)
 
-    def percentile(share: float) -> Callable[[float, float], float]:
-        return lambda p50_s, above_s: float(np.quantile(_turns(part, p50_s, p50_s + above_s), share))
-
-    median, p99 = (combined(percentile(share), one, above) for share in (0.5, 0.99))
-    return median, combined(lambda high, low: high - low, p99, median)
+    cost: PartCost
+    turns: tuple[Float64Array, ...]
 
 
-def _turns(part: LoopPart, p50_s: float, p99_s: float) -> Float64Array:
-    draw = log_normal(p50_s, p99_s)
-    return drawn_turns(draw, calls=part.calls, parallel=part.parallel, retry=part.retry_share, seed=0)
+def _drawn(parts: Sequence[tuple[int, LoopPart]]) -> list[_Drawn | ChipwiseError]:
+    """Cost of each part, given with its place in the loop: the seed of its draws. Models are priced together."""
+    answers = iter(estimates([_request(part) for _, part in parts if part.model is not None]))
+    found: list[_Drawn | ChipwiseError] = []
+    for place, part in parts:
+        first = after = None
+        if part.time is not None:
+            times = [_measured(part.time), _measured(part.time_p99 or part.time)]
+        else:
+            answer = next(answers)
+            if not isinstance(answer, ChipwiseError) and part.new > 1 and "tpot_p50" not in answer.metrics:
+                answer = SpecError(
+                    f"{part.model} answers in one pass and generates no tokens; {TO_GENERATE}", field="new"
+                )
+            if isinstance(answer, ChipwiseError):
+                found.append(answer)
+                continue
+            first, after = answer.ttft_s, answer.tpot_s if "tpot_p50" in answer.metrics else None
+            times = _times(answer.metrics, part.new)
+        turns = tuple(_turns(part, ends, seed=place) for ends in zip(*map(_ends, times), strict=False))
+        turn_s, p99_s = _percentile(turns, 0.5), _percentile(turns, 0.99)
+        found.append(_Drawn(PartCost(part=part, turn_s=turn_s, p99_s=p99_s, ttft_s=first, tpot_s=after), turns))
+    return found
 
 
-def _above_s(part: LoopPart, metrics: Mapping[str, Predicted]) -> Predicted:
-    """Seconds by which the P99 of one call of a part exceeds its median."""
-    weights = {"ttft": 1, "tpot": part.new - 1}
-    known = [name for name in weights if f"{name}_p99" in metrics]
-
-    def above(*p99s: float) -> float:
-        each = (weights[name] * (p99 - metrics[f"{name}_p50"].value) for name, p99 in zip(known, p99s, strict=True))
-        return math.hypot(*(max(seconds, 0.0) for seconds in each))
-
-    return combined(above, *(metrics[f"{name}_p99"] for name in known))
+def _measured(time: str) -> Predicted:
+    seconds = units.parse_field(time, "time", "time")
+    return Predicted(value=seconds, low=seconds, high=seconds)
 
 
-def _call_s(part: LoopPart, prefill: Predicted, step: Predicted) -> Predicted:
-    """Seconds of one call of a part."""
-    return combined(lambda prefill_s, step_s: float(request_total(prefill_s, step_s, part.new)), prefill, step)
+def _times(metrics: Mapping[str, Predicted], new: int) -> list[Predicted]:
+    """P50 and P99 of the prompt's pass, and of the time of all further tokens."""
+    found = [metrics["ttft_p50"], metrics["ttft_p99"]]
+    if new > 1 and "tpot_p50" in metrics:
+        each = (metrics[name] for name in ("tpot_p50", "tpot_p99"))
+        found += [combined(lambda step_s: (new - 1) * step_s, step) for step in each]
+    return found
+
+
+def _ends(seconds: Predicted) -> tuple[float, ...]:
+    """The value and the ends of its interval; the value alone if it has none."""
+    if seconds.low is None or seconds.high is None:
+        return (seconds.value,)
+    return (seconds.value, seconds.low, seconds.high)
+
+
+def _turns(part: LoopPart, times: Sequence[float], *, seed: int) -> Float64Array:
+    """Seconds of a part in drawn turns, (TURNS,). A try is a sum of independent log-normal times.
+
+    Args:
+        part: The part.
+        times: P50 and P99 of each of these times, in turn.
+        seed: Random seed.
+    """
+    if not part.varies:
+        return np.full(TURNS, math.ceil(part.calls / part.parallel) * times[0])
+    draws = [log_normal(p50_s, max(p50_s, p99_s)) for p50_s, p99_s in zip(times[::2], times[1::2], strict=True)]
+    return drawn_turns(draws, calls=part.calls, parallel=part.parallel, retry=part.retry_share, seed=seed)
+
+
+def _percentile(turns: Sequence[Float64Array], share: float) -> Predicted:
+    """A percentile of drawn turns, and of those at the ends of the interval if there are."""
+    return Predicted(
+        **dict(zip(("value", "low", "high"), (float(np.quantile(each, share)) for each in turns), strict=False))
+    )
 
 
 def _request(part: LoopPart) -> Request:

@@ -1,9 +1,9 @@
-"""How long calls take in one turn of an agent's loop: several at once, and again where one fails."""
+"""How long calls take in one turn of an agent's loop: one after another, several at once, and again where one fails."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from statistics import NormalDist
 
 import numpy as np
@@ -15,14 +15,14 @@ MOST_TRIES = 500.0  # expected tries in one turn
 Draw = Callable[[np.random.Generator, int], Float64Array]  # that many independent times in seconds
 
 
-def drawn_turns(draw: Draw, *, calls: int, parallel: int, retry: float, seed: int) -> Float64Array:
+def drawn_turns(draws: Sequence[Draw], *, calls: int, parallel: int, retry: float, seed: int) -> Float64Array:
     """Seconds of all calls in each of ``TURNS`` turns.
 
     Calls run in rounds of ``parallel``, and a round takes as long as its slowest call. With probability ``retry`` a try
     fails and the call is tried again, so the number of its tries is geometric. Times of tries are independent.
 
     Args:
-        draw: Draws times of tries.
+        draws: Draw the times whose sum is the time of a try.
         calls: Calls in a turn.
         parallel: Calls in a round.
         retry: Probability that a try fails, below 1.
@@ -30,7 +30,8 @@ def drawn_turns(draw: Draw, *, calls: int, parallel: int, retry: float, seed: in
     """
     random = np.random.default_rng(seed)
     tries = random.geometric(1.0 - retry, size=TURNS * calls)
-    seconds = np.add.reduceat(draw(random, int(tries.sum())), np.cumsum(tries) - tries)
+    each = sum(draw(random, int(tries.sum())) for draw in draws)
+    seconds = np.add.reduceat(each, np.cumsum(tries) - tries)
     rounds = math.ceil(calls / parallel)
     padded = np.zeros((TURNS, rounds * parallel))
     padded[:, :calls] = seconds.reshape(TURNS, calls)

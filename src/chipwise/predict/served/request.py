@@ -34,6 +34,7 @@ T = TypeVar("T")
 IMAGE_SIZE = (1024, 768)
 """Default width and height of a request's images in pixels."""
 MAX_IMAGES = 10_000
+THAT_SEES = "Qwen/Qwen2-VL-2B-Instruct"  # an example of a model that answers token by token about images
 MAX_TOKENS = 100_000_000
 """Upper limit on prompt tokens, new tokens and requests in flight; larger numbers are treated as mistakes."""
 
@@ -160,8 +161,11 @@ def _resolved(
     arch = _model(model, model_changed) if isinstance(model, str) else model
     for kind, given, asked in ((IMAGE, "images", images), (SOUND, "audio_s", sound)):
         if asked and not any(place_of(tower) == kind for tower in arch.towers):
-            what = "reads images" if kind == IMAGE else "hears"
-            raise SpecError(f"{arch.name} has no tower that {what}", field=given)
+            if arch.reads == kind == IMAGE:
+                said = "reads one image in each request by itself; leave images out"
+            else:
+                said = "has no tower that " + (f"reads images, as {THAT_SEES} has" if kind == IMAGE else "hears")
+            raise SpecError(f"{arch.name} {said}", field=given)
     if not (images or sound):
         arch = arch.without_towers()  # runtimes need not load towers (vLLM: --limit-mm-per-prompt)
     named = runtime if isinstance(runtime, str) else None

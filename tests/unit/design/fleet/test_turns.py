@@ -1,4 +1,4 @@
-"""Calls at once and calls made again: the distribution of a turn, against arithmetic by hand."""
+"""Calls in turn, at once and made again: the distribution of a turn, against arithmetic by hand."""
 
 import math
 from statistics import NormalDist
@@ -28,22 +28,39 @@ def exponential(random: np.random.Generator, count: int) -> np.ndarray:
 @pytest.mark.parametrize("calls", [1, 2, 4, 16])
 def test_the_slowest_of_exponential_calls_takes_the_harmonic_number_of_means(calls: int) -> None:
     """The first of n ends after mean/n, the next after mean/(n-1) more, and so on; P(all < t) = (1 - e^-t/mean)^n."""
-    turns = drawn_turns(exponential, calls=calls, parallel=calls, retry=0.0, seed=1)
+    turns = drawn_turns([exponential], calls=calls, parallel=calls, retry=0.0, seed=1)
     assert turns.mean() == pytest.approx(2.0 * sum(1 / i for i in range(1, calls + 1)), rel=0.03)
     assert np.quantile(turns, 0.99) == pytest.approx(-2.0 * math.log(1 - 0.99 ** (1 / calls)), rel=0.04)
+
+
+@pytest.mark.parametrize(("share", "quantile"), [(0.5, 3.6721), (0.99, 10.0451)])
+def test_exponential_calls_one_after_another_are_erlang(share: float, quantile: float) -> None:
+    """P(sum of four <= t) = 1 - e^-x (1 + x + x^2/2 + x^3/6) with x = t / mean."""
+    assert 1 - math.exp(-quantile) * sum(quantile**i / math.factorial(i) for i in range(4)) == pytest.approx(
+        share, abs=1e-4
+    )
+    turns = drawn_turns([exponential], calls=4, parallel=1, retry=0.0, seed=1)
+    assert np.quantile(turns, share) == pytest.approx(2.0 * quantile, rel=0.02)
+
+
+def test_a_try_of_two_exponential_times_is_erlang_of_two() -> None:
+    """The median of a sum of two is 1.6783 means: e^-x (1 + x) = 1/2."""
+    turns = drawn_turns([exponential, exponential], calls=1, parallel=1, retry=0.0, seed=1)
+    assert math.exp(-1.6783) * 2.6783 == pytest.approx(0.5, abs=1e-4)
+    assert np.median(turns) == pytest.approx(2.0 * 1.6783, rel=0.02)
 
 
 @pytest.mark.parametrize("retry", [0.05, 0.5])
 def test_exponential_tries_until_one_succeeds_are_exponential_again(retry: float) -> None:
     """A geometric sum of exponentials with mean m is exponential with mean m / (1 - p): so are median and P99."""
-    turns = drawn_turns(exponential, calls=1, parallel=1, retry=retry, seed=1)
+    turns = drawn_turns([exponential], calls=1, parallel=1, retry=retry, seed=1)
     for share in (0.5, 0.99):
         assert np.quantile(turns, share) == pytest.approx(-2.0 / (1 - retry) * math.log(1 - share), rel=0.04)
 
 
 def test_rounds_follow_one_another_and_the_last_may_be_smaller() -> None:
     """Five calls of a second each, two at once: three rounds."""
-    turns = drawn_turns(lambda random, count: np.ones(count), calls=5, parallel=2, retry=0.0, seed=1)
+    turns = drawn_turns([lambda random, count: np.ones(count)], calls=5, parallel=2, retry=0.0, seed=1)
     assert set(turns) == {3.0}
 
 
@@ -82,7 +99,8 @@ def test_a_models_calls_at_once_are_one_batch_and_cost_less_than_one_after_anoth
         ({"retry": "100 %"}, r"parts\[0\].retry: must be at least 0 % and below 100 %, not '100 %'"),
         ({"retry": -0.1}, r"parts\[0\].retry: must be at least 0 % and below 100 %, not -0.1"),
         ({"retry": "often"}, r"parts\[0\].retry: 'often' is not a quantity"),
-        ({"calls": 600, "retry": "5 %"}, r"parts\[0\].calls: with parallel or retry at most 500 tries are expected"),
+        ({"calls": 600, "time_p99": "2 s"}, r"parts\[0\].calls: at most 500 tries are drawn in a turn, unless"),
+        ({"calls": 600, "retry": "5 %"}, r"parts\[0\].calls: at most 500 tries are drawn in a turn, unless"),
     ],
 )
 def test_what_cannot_be_is_refused(change: dict[str, Any], said: str) -> None:
