@@ -215,6 +215,16 @@ def short(value: object, *, quoted: bool = True, limit: int = 60) -> str:
     return text if len(text) <= limit else f"{text[: limit - 1]}…"
 
 
+def line_of(told: object, place: int = 0) -> str:
+    """One line of a foreign error's message, by default the first, cut to 300 characters; its class if it is empty.
+
+    >>> line_of(ValueError("bad shape\\nat node 3")), line_of(ValueError("a\\nb"), -1), line_of(ValueError())
+    ('bad shape', 'b', 'ValueError()')
+    """
+    lines = str(told).strip().splitlines() or [repr(told)]
+    return lines[place][:300]
+
+
 def counted(count: int, noun: str, plural: str | None = None) -> str:
     """A number with its noun.
 

@@ -152,8 +152,8 @@ def explain(
         model=model, inputs=inputs, shapes=shapes, values=values, runtime=runtime, weights=weights, threads=threads
     )
     if asks.applies():
-        others = {"kv": kv, "train": train, "sensitivity": sensitivity, "images": images, "audio_s": audio_s}
-        asks.refuse(others | {"tp": tp - 1, "pp": pp - 1, "ep": ep - 1, "dp": dp - 1, "batch": batch - 1})
+        asks.refuse(kv=kv, train=train, sensitivity=sensitivity, images=images, audio_s=audio_s, tp=tp, pp=pp, ep=ep,
+                    dp=dp, batch=batch)  # fmt: skip
         return explain_graph(asks, device)
     if threads != 1 and not is_here(device):
         raise InputError(

@@ -10,18 +10,19 @@ from typing import TYPE_CHECKING, overload
 
 from chipwise.core.arguments import public
 from chipwise.core.results import Result, ResultTable, data_frame
-from chipwise.deploy.graphs.modules import Inputs, Module, is_module
+from chipwise.deploy.graphs.modules import Inputs, Module
 from chipwise.design.models import candidates as ranking
 from chipwise.design.models.graph_files import (
     GraphQuestion,
     GraphRows,
     GraphTable,
+    asked_of_each,
     compare_graphs,
     estimate_graph,
     estimate_graph_on,
 )
 from chipwise.design.models.this_machine import estimate_here, estimate_on, is_here, kind_of, profile_here
-from chipwise.errors import ChipwiseError, DoesNotFit, InputError, SpecError, Unsupported, counted
+from chipwise.errors import ChipwiseError, DoesNotFit, SpecError, Unsupported, counted
 from chipwise.hardware import datasheet
 from chipwise.hardware.datasheet import DeviceProfile
 from chipwise.hardware.facts import PriceRate
@@ -229,9 +230,8 @@ def estimate(
     """
     asks = GraphQuestion(model=model, inputs=inputs, shapes=shapes, values=values, runtime=runtime, weights=weights)
     if asks.applies():
-        others = {"kv": kv, "images": images, "audio_s": audio_s, "gpu_layers": gpu_layers}
-        others |= {"n_cpu_moe": n_cpu_moe, "host": host, "like": like, "ambient": ambient}
-        asks.refuse(others | {"tp": tp - 1, "pp": pp - 1, "ep": ep - 1, "dp": dp - 1, "batch": batch - 1})
+        asks.refuse(kv=kv, images=images, audio_s=audio_s, gpu_layers=gpu_layers, n_cpu_moe=n_cpu_moe, host=host,
+                    like=like, ambient=ambient, tp=tp, pp=pp, ep=ep, dp=dp, batch=batch)  # fmt: skip
         return estimate_graph(asks, device) if devices is None else estimate_graph_on(asks, devices)
     model, heard = listening(alike.named(model if isinstance(model, Path | ArchSpec) else str(model), like), audio_s)
     request = Request(
@@ -519,10 +519,9 @@ def compare(
         raise SpecError("name at least one model", field="models")
     if devices is not None and not devices:
         raise SpecError("name at least one device", field="devices")
-    graphs = _graphs(models, inputs=inputs, shapes=shapes, values=values, runtime=runtime, weights=weights)
-    if graphs:
-        others = {"kv": kv, "images": images, "audio_s": audio_s, "like": like, "batch": batch - 1, "tp": tp - 1}
-        graphs[0].refuse(others | {"pp": pp - 1, "ep": ep - 1, "dp": dp - 1})
+    asks = GraphQuestion(model="", shapes=shapes, values=values, runtime=runtime, weights=weights)
+    if graphs := asked_of_each(models, asks, inputs):
+        graphs[0].refuse(kv=kv, images=images, audio_s=audio_s, like=like, batch=batch, tp=tp, pp=pp, ep=ep, dp=dp)
         return compare_graphs(graphs, devices)
     texts = [alike.named(text, like) if os.path.exists(text := str(model)) else text for model in models]
     for text in texts:
@@ -542,26 +541,6 @@ def compare(
         image_size=image_size,
     )  # fmt: skip
     return compare_requests(*requests, others=here)
-
-
-def _graphs(
-    models: Sequence[str | Path | Module], *, inputs: Inputs | None, shapes: Mapping[str, Sequence[int]] | None,
-    values: Mapping[str, float] | None, runtime: str | None, weights: str | None,
-) -> list[GraphQuestion]:  # fmt: skip
-    """What is asked about each model if all are ONNX files or modules; empty if none is."""
-    files = [model for model in models if GraphQuestion(model=model).applies()]
-    if files and len(files) < len(models):
-        other = next(model for model in models if model not in files)
-        raise InputError(f"models: {other} is no ONNX file or module like {files[0]}; compare models of one kind")
-    modules = [is_module(model) for model in models]
-    found = []
-    for model, module in zip(models, modules, strict=True):
-        own = inputs if module or not any(modules) else None  # files take shapes alone
-        sizes = None if module and inputs is not None else shapes
-        found.append(
-            GraphQuestion(model=model, inputs=own, shapes=sizes, values=values, runtime=runtime, weights=weights)
-        )
-    return [each for each in found if each.applies()]
 
 
 def _cell_here(model: str, audio_s: float | None, asked: Request) -> Cell:

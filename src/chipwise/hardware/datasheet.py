@@ -91,7 +91,10 @@ class DeviceProfile:
     @property
     def label(self) -> str:
         """Name shown to users: the taught profile's or cloud machine's, else the sheet's with a stated memory size."""
-        return self.taught.name if self.taught is not None else self.called or self.name
+        if self.taught is None:
+            return self.called or self.name
+        part = "" if self.name == self.taught.base else self.name.partition(":")[2]
+        return f"{self.taught.name}:{part}" if part else self.taught.name
 
     def peak(self, dtype: str, *, kind: str | None = None, part: str | None = None) -> float:
         """Dense operations per second in ``dtype``, of the fastest engine.
@@ -288,7 +291,8 @@ _BINNED = re.compile(r"[\s,(]+(\d+)[- ]?cores? gpu\)?$", re.IGNORECASE)
 def load(name: str) -> DeviceProfile:
     """Loads the device ``name``: a sheet's name, an informal name (``4070``, ``m4max``), or the path of a YAML file.
 
-    A taught machine (``chipwise teach``) is its data sheet with learnt corrections; ``name@2`` is its second version.
+    A taught machine (``chipwise teach``) is its data sheet with learnt corrections; ``name@2`` is its second version. A
+    part of it has those of ONNX files; measured language models correct the part on which they ran.
 
     The name of a cloud machine such as ``p5.48xlarge`` (``hardware/instances.py``) loads one of its chips.
 
@@ -312,9 +316,10 @@ def load(name: str) -> DeviceProfile:
     key = typed.key_of(whole)
     stem = key if key in typed.stems() else typed.aliases().get(key)
     if stem is None:
-        teaching = taught.load(name)
-        if teaching is not None:
+        if (teaching := taught.load(name)) is not None:
             return replace(load(teaching.base), taught=teaching)
+        if part and (teaching := taught.load(whole)) is not None:
+            return _taught_part(teaching, part.strip().lower())
         if (machine := instances.named(whole)) is not None:
             return _rented(machine)
         try:
@@ -332,6 +337,12 @@ def _of_typed(name: str, part: str) -> DeviceProfile:
     found = typed.meant(name, memory_held)
     sheet = _part(found.stem, part) if part else _shipped(found.stem)
     return sheet if found.memory_bytes is None else with_memory(sheet, found.memory_bytes)
+
+
+def _taught_part(teaching: Teaching, part: str) -> DeviceProfile:
+    """One part of a taught machine."""
+    sheet = load(f"{teaching.base.partition(':')[0]}:{part}")
+    return replace(sheet, taught=teaching if sheet.name == teaching.base else replace(teaching, rows=0))
 
 
 def _rented(machine: instances.Instance) -> DeviceProfile:
@@ -355,7 +366,7 @@ def said_of(name: str) -> str | None:
     """
     whole = _BINNED.sub("", name).partition(":")[0]
     key = typed.key_of(whole)
-    if name.lower().endswith((".yaml", ".yml")) or key in typed.stems() or taught.load(name) is not None:
+    if name.lower().endswith((".yaml", ".yml")) or key in typed.stems() or taught.load(name) or taught.load(whole):
         return None
     stem = typed.aliases().get(key)
     if stem is not None:

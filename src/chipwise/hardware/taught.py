@@ -7,6 +7,7 @@ version is never overwritten: teaching again adds the next one.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import math
 import re
@@ -189,14 +190,12 @@ def versions(name: str) -> list[int]:
 
 
 def revision(name: str) -> int:
-    """Time in nanoseconds at which a machine's newest version was added; 0 if it has none."""
-    wanted = name.partition("@")[0]
-    if not wanted.strip() or "/" in wanted:
-        return 0
-    try:
-        return folder(wanted).stat().st_mtime_ns
-    except (OSError, ValueError, InputError):
-        return 0
+    """Time in nanoseconds at which a machine's newest version was added; 0 if it has none. ``name`` may have a part."""
+    for wanted in dict.fromkeys((name.partition("@")[0], re.split("[@:]", name)[0])):
+        if wanted.strip() and "/" not in wanted:
+            with contextlib.suppress(OSError, ValueError, InputError):
+                return folder(wanted).stat().st_mtime_ns
+    return 0
 
 
 def load(name: str) -> Teaching | None:
@@ -207,7 +206,7 @@ def load(name: str) -> Teaching | None:
         SpecError: The file is damaged.
     """
     wanted, _, number = name.partition("@")
-    if "/" in wanted or not re.search(r"[A-Za-z0-9]", wanted):
+    if "/" in wanted or ":" in number or not re.search(r"[A-Za-z0-9]", wanted):
         return None
     known = versions(wanted)
     if not known:

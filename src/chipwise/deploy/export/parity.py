@@ -15,7 +15,7 @@ from chipwise.core.record import Record
 from chipwise.deploy.export.gguf_read import read
 from chipwise.deploy.export.hf import modelling_of
 from chipwise.deploy.runtimes import RUNTIMES, llama_server
-from chipwise.errors import ChipwiseError, SpecError, Unsupported
+from chipwise.errors import SpecError, Unsupported, line_of
 from chipwise.model.arch.arch import ArchSpec
 from chipwise.model.arch.design import Design
 from chipwise.model.kinds.table import form_of
@@ -153,7 +153,7 @@ def transformers_parity(folder: Path, arch: ArchSpec, weights: Weights, tokens: 
     try:
         model = auto.from_pretrained(folder, trust_remote_code=True, dtype=torch.float32).eval()
     except ImportError as error:
-        raise Unsupported(f"transformers cannot load the folder here: {str(error).splitlines()[0]}") from None
+        raise Unsupported(f"transformers cannot load the folder here: {line_of(error)}") from None
     inputs = sample_inputs(arch, tokens)
     told = {"runtime": "transformers", "version": transformers.__version__, "against": ORIGINAL}
     wanted = in_torch(arch, weights, inputs)
@@ -228,8 +228,3 @@ def gguf_parity(path: Path, design: Design, weights: Weights) -> tuple[list[Pari
         told = {"runtime": "llama.cpp (xllamacpp)", "version": version("xllamacpp"), "against": against}
         checks.append(stepped(found, wanted, tokens[0, places[0] + 1 :], **told))
     return checks, str(reply["text"])
-
-
-def reason(error: ChipwiseError) -> str:
-    """Reason why a file was not compared, as half a sentence."""
-    return str(error).partition("\n")[0]

@@ -19,7 +19,7 @@ from chipwise.core.arrays import AnyArray, Float64Array
 from chipwise.core.workers import Message, answer_once
 from chipwise.deploy.graphs.inputs import Feed, read_arrays
 from chipwise.deploy.runtimes.onnx_session import open_file, session_options
-from chipwise.errors import MeasurementError
+from chipwise.errors import MeasurementError, line_of
 from chipwise.model.graphs.profile import node_runs
 
 Session: TypeAlias = ort.InferenceSession
@@ -62,8 +62,7 @@ def outputs(session: Session, feed: Feed, path: str | Path) -> dict[str, AnyArra
         return dict(zip(names, map(np.asarray, session.run(names, feed)), strict=True))
     except Exception as error:  # the runtime's errors have no common base class
         shapes = ", ".join(f"{name} {array.shape}" for name, array in feed.items())
-        reason = str(error).strip().splitlines()[0][:300]
-        raise MeasurementError(f"{path}: ONNX Runtime failed with {shapes}: {reason}") from None
+        raise MeasurementError(f"{path}: ONNX Runtime failed with {shapes}: {line_of(error)}") from None
 
 
 def clock_for(threads: int) -> Callable[[], float]:

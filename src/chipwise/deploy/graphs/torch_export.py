@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from chipwise.core.python_files import failure, named_object, users_code
 from chipwise.deploy.graphs.inputs import Feed, Shapes, read_arrays
 from chipwise.deploy.graphs.modules import Inputs, Module
-from chipwise.errors import InputError, SpecError, UnknownName, listed, short
+from chipwise.errors import InputError, SpecError, UnknownName, line_of, listed, short
 
 OPSET = 17
 WHOLE = re.compile(r"ids?$|idx|ind(ex|ices)|mask|tokens?$|labels?$|lengths?$")  # arguments that are whole numbers
@@ -303,7 +303,7 @@ def _check_branches(module: nn.Module, given: Mapping[str, object], positional: 
     try:
         torch.export.export(module, args, kwargs, strict=False)
     except Exception as error:  # torch raises errors of many kinds
-        said = re.split(r" \(unhinted|\n", str(error).strip())[0]
+        said = line_of(error).partition(" (unhinted")[0]
         if DEPENDS.search(said) is not None:  # else it failed for another reason, and the trace stands
             raise InputError(
                 f"{name} branches on the values of its data, so its graph is not the same for all inputs: "

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from chipwise.core.files import read_json, write_json
-from chipwise.errors import InputError, MeasurementError, SpecError, Unreachable
+from chipwise.errors import InputError, MeasurementError, SpecError, Unreachable, line_of
 
 PLACE = "/data/local/tmp/chipwise"
 SPARE_BYTES = 64 * 2**20  # stays free on the phone
@@ -95,9 +95,7 @@ class Phone:
             raise Unreachable(f"the phone gave no answer to {words[0]} within {limit_s:g} s") from None
         said = done.stderr.decode(errors="replace").strip()
         if done.returncode and LOST.search(said):
-            raise Unreachable(
-                f"the connection to the phone was lost ({said.splitlines()[-1]}); plug it in and run again"
-            )
+            raise Unreachable(f"the connection to the phone was lost ({line_of(said, -1)}); plug it in and run again")
         if done.returncode:
             lines = (said or done.stdout.decode(errors="replace")).strip().splitlines()
             raise MeasurementError(f"adb {words[0]} failed with code {done.returncode}: {' | '.join(lines[-3:])}")

@@ -14,7 +14,7 @@ import numpy as np
 
 from chipwise.core.arrays import AnyArray
 from chipwise.deploy.runtimes import Facts, prompt_shape
-from chipwise.errors import MeasurementError, MissingExtra, Unsupported
+from chipwise.errors import MeasurementError, MissingExtra, Unsupported, line_of
 
 try:
     import openvino
@@ -30,9 +30,8 @@ class OpenVinoSession:
             model = openvino.Core().read_model(str(path))
             self.facts: Facts = json.loads(model.get_rt_info(["framework", "chipwise"]).astype(str))
         except (RuntimeError, ValueError) as error:
-            reason = str(error).strip().splitlines()[-1:]
             raise MeasurementError(
-                f"{path}: not an ONNX file that chipwise wrote and OpenVINO can load: {reason}"
+                f"{path}: not an ONNX file that chipwise wrote and OpenVINO can load: {line_of(error, -1)}"
             ) from None
         if self.facts["logits"] != "last":
             raise MeasurementError(f"{path}: it returns the logits of every position; export it with logits='last'")

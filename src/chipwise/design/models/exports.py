@@ -35,7 +35,7 @@ from chipwise.deploy.runtimes import llama_server
 from chipwise.design.models.calibration_data import Data, calibration
 from chipwise.design.run.folder import holds_run
 from chipwise.design.run.winner import read_winner
-from chipwise.errors import ChipwiseError, InputError, MissingExtra, StudyError, UnknownName, short
+from chipwise.errors import ChipwiseError, InputError, MissingExtra, StudyError, UnknownName, line_of, short
 from chipwise.model.arch.design import Design
 from chipwise.model.arch.formats import renamed
 from chipwise.model.blocks.quantisers import QUANTISERS
@@ -355,7 +355,7 @@ def _verified(
     except MissingExtra as error:
         return [], "", [str(error)]
     except ChipwiseError as error:
-        return [], "", [parity.reason(error)]
+        return [], "", [line_of(error)]
 
 
 @contextlib.contextmanager

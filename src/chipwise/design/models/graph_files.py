@@ -14,7 +14,7 @@ from chipwise.core.results import ResultTable
 from chipwise.core.statistics import percentile_interval
 from chipwise.core.workers import answer_of
 from chipwise.deploy import graphs as running
-from chipwise.deploy.graphs.modules import Inputs, ModelFile, is_module, name_of, on_disk
+from chipwise.deploy.graphs.modules import Inputs, ModelFile, Module, is_module, name_of, on_disk
 from chipwise.design.models.this_machine import is_here
 from chipwise.errors import ChipwiseError, InputError, SpecError, Unsupported, counted
 from chipwise.hardware import datasheet
@@ -32,6 +32,7 @@ from chipwise.predict.graphs.pricing import RUNTIME, Chip, OpTime, by_sheet, est
 PROFILE_S = 900.0  # most seconds of the profiling process
 COPIES = ("ReorderInput", "ReorderOutput")  # between the runtime's layouts
 FITTED_INSTRUCTIONS = "AVX512-VNNI"  # of the core of the fit
+COUNTS = ("batch", "tp", "pp", "ep", "dp")
 OWN_RUNTIMES = ("onnxruntime", "ort", "onnx")
 
 
@@ -106,14 +107,14 @@ class GraphQuestion:
         with self.opened() as (graph, _):
             return graph
 
-    def refuse(self, others: Mapping[str, object]) -> None:
-        """Refuses arguments that do not apply to graphs.
+    def refuse(self, **others: object) -> None:
+        """Refuses arguments that do not apply to graphs; numbers of chips and requests are 1 unless set.
 
         Raises:
             InputError: One of ``others`` is set.
         """
         for name, value in others.items():
-            if value:
+            if value and not (name in COUNTS and value == 1):
                 raise InputError(
                     f"{name}: does not apply to {self.name}, whose inputs have shapes of their own; give them with "
                     "shapes (--shape)"
@@ -157,6 +158,32 @@ def estimate_graph_on(asked: GraphQuestion, devices: Sequence[str] | str) -> Gra
         found.append(estimate_on(graph, chip, runtime=asked.runtime))
     found.sort(key=lambda each: each.latency_s)
     return GraphTable(f"{asked.name} on {counted(len(found), 'device')}", found)
+
+
+def asked_of_each(
+    models: Sequence[str | Path | Module], asked: GraphQuestion, inputs: Inputs | None
+) -> list[GraphQuestion]:
+    """What is asked about each model if all are ONNX files or modules; empty if none is.
+
+    Args:
+        models: The models.
+        asked: What is asked about all of them.
+        inputs: Examples of the modules' inputs; ``asked.shapes`` are then those of the files.
+
+    Raises:
+        InputError: Only some are ONNX files or modules, or ``inputs`` or shapes are given for other models.
+    """
+    files = [model for model in models if GraphQuestion(model=model).applies()]
+    if files and len(files) < len(models):
+        other = next(model for model in models if model not in files)
+        raise InputError(f"models: {other} is no ONNX file or module like {files[0]}; compare models of one kind")
+    modules = [is_module(model) for model in models]
+    found = []
+    for model, module in zip(models, modules, strict=True):
+        own = inputs if module or not any(modules) else None  # files take shapes alone
+        shapes = None if module and inputs is not None else asked.shapes
+        found.append(replace(asked, model=model, inputs=own, shapes=shapes))
+    return [each for each in found if each.applies()]
 
 
 def compare_graphs(asked: Sequence[GraphQuestion], devices: Sequence[str] | None) -> GraphTable:

@@ -40,6 +40,7 @@ from chipwise.errors import Unsupported
 from chipwise.hardware.detect import SATURATING, detect
 from chipwise.model.blocks.quantize import BLOCK, quantize_int4
 from chipwise.model.graphs.operators import all_nodes, inner_graphs
+from chipwise.model.graphs.read import fix
 
 LEAST_OPSET = 13  # of QuantizeLinear with a scale for each channel
 MOST_BYTES = 2**31 - 2**20  # of one protobuf
@@ -78,7 +79,7 @@ def prepare(
     if optimise:
         model = _folded(model, out)
     if shapes:  # after a first pass, because the runtime may fail to inline nested branches at once
-        _fix_axes(model.graph, shapes)
+        fix(model, source, shapes, {})
         model = _folded(model, out) if optimise else model
     _split_gemm(model.graph)
     for i, node in enumerate(model.graph.node):
@@ -98,21 +99,6 @@ def _folded(model: onnx.ModelProto, room: str) -> onnx.ModelProto:
     options.optimized_model_filepath, options.log_severity_level = room, 3
     ort.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
     return onnx.load(room)
-
-
-def _fix_axes(graph: onnx.GraphProto, shapes: Mapping[str, Sequence[int]]) -> None:
-    """Gives open axes their sizes, wherever an axis of inputs or outputs has the same name."""
-    sizes: dict[str, int] = {}
-    for item in graph.input:
-        for axis, size in zip(item.type.tensor_type.shape.dim, shapes.get(item.name, ()), strict=False):
-            if axis.dim_param:
-                sizes[axis.dim_param] = size
-            axis.dim_value = size
-    del graph.value_info[:]  # shapes that were inferred with open axes
-    for item in (*graph.input, *graph.output):
-        for axis in item.type.tensor_type.shape.dim:
-            if axis.dim_param in sizes:
-                axis.dim_value = sizes[axis.dim_param]
 
 
 def _opset(model: onnx.ModelProto) -> int:

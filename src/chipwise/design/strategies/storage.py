@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, TypeVar
 
 from chipwise.core.files import storage as disk
-from chipwise.errors import DiskFull, InputError, MissingExtra, StorageError, StudyError
+from chipwise.errors import DiskFull, InputError, MissingExtra, StorageError, StudyError, line_of
 
 if TYPE_CHECKING:
     from optuna.storages import BaseStorage
@@ -183,8 +183,7 @@ def _database(url: str) -> BaseStorage:
             raise InputError(f"{without_password(url)}: not the URL of a database ({error})") from None
         if not _unreachable(error, {"DatabaseError"}):
             raise
-        first = str(error).strip().splitlines()[0]
-        raise StorageError(f"{without_password(url)}: cannot be used as a database: {first}") from None
+        raise StorageError(f"{without_password(url)}: cannot be used as a database: {line_of(error)}") from None
 
 
 def with_retries(
@@ -217,10 +216,10 @@ def with_retries(
                     "exceeded or it is damaged, then go on with --resume (finished trials are kept)"
                 ) from None
             if clock() - begun > wait_s:
-                first = str(error).strip().splitlines()[0]
                 raise StorageError(
-                    f"{without_password(where)}: the database could not be reached for {wait_s:.0f} s ({first}); "
-                    "check the address and the server, then go on with --resume (finished trials are kept)"
+                    f"{without_password(where)}: the database could not be reached for {wait_s:.0f} s "
+                    f"({line_of(error)}); check the address and the server, then go on with --resume (finished trials "
+                    "are kept)"
                 ) from None
         sleep(pause)
         pause = min(2 * pause, 2.0)

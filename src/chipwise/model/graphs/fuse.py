@@ -16,7 +16,7 @@ import onnx
 import onnxruntime as ort
 
 from chipwise.core.workers import Message, answer_once
-from chipwise.errors import Unsupported
+from chipwise.errors import Unsupported, line_of
 from chipwise.model.graphs.graph import GraphInput
 from chipwise.model.graphs.operators import all_nodes
 from chipwise.model.graphs.shapes import Known, infer, run, unresolved
@@ -37,7 +37,7 @@ def answer(job: Message) -> Mapping[str, object]:
     try:
         return fused(Path(job["file"]), folder=job["folder"], level=job["level"])
     except Exception as error:  # the runtime's errors have no common class
-        raise Unsupported(traceback.format_exception_only(error)[-1].strip().splitlines()[-1]) from None
+        raise Unsupported(line_of(traceback.format_exception_only(error)[-1], -1)) from None
 
 
 def fused(file: Path, *, folder: str, level: str) -> dict[str, object]:
@@ -73,9 +73,8 @@ def fused(file: Path, *, folder: str, level: str) -> dict[str, object]:
             known = seen | known
             notes.append("some sizes depend on the data; they are those of a run with made inputs")
         except Exception as error:  # the runtime's errors have no common class
-            complaint = str(error).strip().splitlines()[0]
             notes.append(
-                f"the sizes of {len(left)} operators are unknown, and a run with made inputs failed: {complaint}"
+                f"the sizes of {len(left)} operators are unknown, and a run with made inputs failed: {line_of(error)}"
             )
     return {"file": named.name, "shapes": known, "runs": runs, "notes": notes}
 

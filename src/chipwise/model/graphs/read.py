@@ -15,7 +15,7 @@ import numpy as np
 from chipwise.core.arrays import AnyArray
 from chipwise.core.extras import optional_imports
 from chipwise.core.workers import Message, answer_of
-from chipwise.errors import ChipwiseError, InputError, UnknownName, Unsupported, WorkerError, counted, listed
+from chipwise.errors import ChipwiseError, InputError, UnknownName, Unsupported, WorkerError, counted, line_of, listed
 from chipwise.model.graphs.graph import CONTROL, UNNAMED, Graph, GraphInput, GraphOp, Shape
 
 with optional_imports():
@@ -78,7 +78,7 @@ def load(path: str | Path) -> onnx.ModelProto:
     except IsADirectoryError:
         raise InputError(f"{path}: this is a folder; name an ONNX file") from None
     except Exception as error:  # protobuf's errors have no common class with those of files
-        raise InputError(f"{path}: not an ONNX file, or a damaged one: {_line(error)}") from None
+        raise InputError(f"{path}: not an ONNX file, or a damaged one: {line_of(error)}") from None
     if not model.graph.node and not model.graph.output:
         raise InputError(f"{path}: not an ONNX file, or a damaged one: it holds no graph")
     folder = Path(path).parent
@@ -286,8 +286,8 @@ def _child(path: str | Path, fixed: Path) -> Message:
             found = answer_of("chipwise.model.graphs.fuse", job, timeout_s=CHILD_S, name="child process")
         except ChipwiseError as error:
             if isinstance(error, WorkerError) and error.ended_with is None:
-                raise Unsupported(f"{path}: ONNX Runtime could not fuse it: {_line(error)}") from None
-            complaint = complaint or _line(error)
+                raise Unsupported(f"{path}: ONNX Runtime could not fuse it: {line_of(error)}") from None
+            complaint = complaint or line_of(error)
             continue
         if level != "extended":
             found["notes"].append(f"ONNX Runtime could not fuse operators ({complaint}); they are counted unfused")
@@ -337,10 +337,6 @@ def _tensors(graph: onnx.GraphProto) -> Iterator[onnx.TensorProto]:
 
 def _axes(shape: Sequence[int | str]) -> str:
     return ", ".join(map(str, shape)) or "a single number"
-
-
-def _line(text: object) -> str:
-    return str(text).strip().partition("\n")[0][:300]
 
 
 def _main_dtype(ops: Sequence[GraphOp]) -> str:

@@ -21,7 +21,7 @@ from chipwise.core.digest import digest
 from chipwise.core.files import read_mapping, storage, write_atomic, write_json
 from chipwise.core.record import Record
 from chipwise.core.workers import Event
-from chipwise.errors import ChipwiseError, MissingExtra, Unsupported
+from chipwise.errors import ChipwiseError, MissingExtra, Unsupported, line_of
 from chipwise.training.loop.worker import Job, TrainJob
 from chipwise.training.trainers.jobs import STABLE
 from chipwise.training.trainers.local import LocalTrainer, ended, judged_here
@@ -132,8 +132,7 @@ class RayTrainer(BaseTrainer):
                         if running.tries < TRIES and not isinstance(error, self._ray.exceptions.RayTaskError):
                             left[self._submit(running.job)] = replace(running, tries=running.tries + 1)
                             continue
-                        first = str(error).strip().splitlines()
-                        said = f"its Ray worker failed {running.tries} times: {first[-1] if first else error}"
+                        said = f"its Ray worker failed {running.tries} times: {line_of(error, -1)}"
                         yield Event(job=running.place, kind="failed", data={"kind": "WorkerError", "message": said})
                         continue
                     if isinstance(found, Trained):

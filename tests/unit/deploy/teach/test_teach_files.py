@@ -15,7 +15,7 @@ from onnx import TensorProto, helper, numpy_helper  # noqa: E402
 
 import chipwise  # noqa: E402
 from chipwise.cli.app import app  # noqa: E402
-from chipwise.errors import InputError, SpecError  # noqa: E402
+from chipwise.errors import InputError, SpecError, UnknownName  # noqa: E402
 from chipwise.hardware import datasheet, taught  # noqa: E402
 
 SHEET = "snapdragon-7s-gen-4"  # nobody published runs of its NPU
@@ -107,6 +107,36 @@ def test_a_profile_comes_back_from_its_file_and_grows(files: list[Path]) -> None
     third = chipwise.teach("my-phone", named, base=SHEET)
     assert third.teaching.rows == 2
     assert third.teaching.files == second.teaching.files
+
+
+def test_a_part_of_a_taught_machine_is_known_by_its_name(files: list[Path]) -> None:
+    rows = table(files, [2.0 * law_s(file, weights="w8a8") for file in files])
+    chipwise.teach("my-phone", rows, base=SHEET)
+    whole = chipwise.estimate(files[0], shapes=SHAPE, device="my-phone", weights="w8a8")
+    for name in ("my-phone:npu", "my-phone@1:NPU"):
+        assert datasheet.load(name).label == "my-phone:npu"
+        assert datasheet.said_of(name) is None
+        named = datasheet.load(name)
+        for device in (name, named):
+            found = chipwise.estimate(files[0], shapes=SHAPE, device=device, weights="w8a8")
+            assert (found.device, found.latency_s) == ("my-phone:npu", whole.latency_s)
+    with pytest.raises(UnknownName, match=f"{SHEET}:cpu"):
+        datasheet.load("my-phone:tpu")
+    with pytest.raises(UnknownName, match="version of my-phone"):
+        datasheet.load("my-phone@7:npu")
+
+
+def test_measured_language_models_correct_the_part_on_which_they_ran_alone(files: list[Path]) -> None:
+    named = files[0].parent / "named.csv"
+    named.write_text("model,prompt_tokens,ttft_ms\ngpt2,64,50\ngpt2,128,100\n")
+    chipwise.teach("my-phone", named, base=SHEET)
+    part = chipwise.estimate("gpt2", device="my-phone:cpu")
+    assert part.device == "my-phone:cpu"
+    assert part.tpot_s == chipwise.estimate("gpt2", device=f"{SHEET}:cpu").tpot_s
+    assert "nothing taught" in part.provenance
+    before = taught.revision("my-phone:cpu")
+    chipwise.teach("my-phone", named, base=SHEET, add=True)  # another version is seen at once
+    assert taught.revision("my-phone:cpu") > before > 0
 
 
 def test_bad_tables_are_one_line_each(files: list[Path]) -> None:
