@@ -12,8 +12,8 @@ from chipwise.core.files import check_output, storage
 from chipwise.deploy.calibrate import calibrate as calibration
 from chipwise.deploy.calibrate.learning import Learned, fit_from_measurements
 from chipwise.deploy.measure.store import kept_as, profile_path, save_profile, saved_profile
-from chipwise.deploy.runtimes import NEEDS, table_name
-from chipwise.errors import InputError, MissingExtra, SpecError
+from chipwise.deploy.runtimes import NEEDS, missing, table_name
+from chipwise.errors import InputError, MissingExtra, SpecError, Unreachable
 from chipwise.hardware.device import MachineProfile
 
 
@@ -67,11 +67,14 @@ def calibrate(
 
     Raises:
         InputError: ``seconds`` is not a positive, finite number, or there are more threads than cores.
+        Unreachable: This machine lacks something that the runtime needs, such as a browser.
     """
     runtime = table_name(runtime)
     needs = NEEDS.get(runtime)
     if needs is not None and find_spec(needs.module) is None:
         raise MissingExtra(needs.module, needs.extra)
+    if lack := missing(runtime):
+        raise Unreachable(f"{runtime}: {lack}")
     kinds = [name for name, asked in (("images", images), ("ranking", ranking), ("sounds", sounds)) if asked]
     if len(kinds) > 1:
         raise InputError("calibrate for images, ranking or sounds, one at a time: each has a separate profile")

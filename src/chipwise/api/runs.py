@@ -10,7 +10,7 @@ from chipwise.core.arguments import public
 from chipwise.core.files import read_json, resumable
 from chipwise.core.units import parse_field
 from chipwise.deploy.export.hf import require_folder
-from chipwise.deploy.runtimes import RUNTIMES
+from chipwise.deploy.runtimes import RUNTIMES, missing
 from chipwise.design.models.this_machine import is_here
 from chipwise.design.phases.one_model import (
     TaskScore,
@@ -120,6 +120,8 @@ def search(
     if wanted.target.sheet is None and wanted.target.runtime not in RUNTIMES:
         known = nearest(wanted.target.runtime, RUNTIMES.names())
         raise SpecError(f"unknown runtime {short(wanted.target.runtime)}; {known}", file=file, field="target.runtime")
+    if wanted.target.local and (lack := missing(wanted.target.runtime)):
+        raise SpecError(f"{wanted.target.runtime} cannot be measured here: {lack}", file=file, field="target.runtime")
     try:
         with RunFolder(run_folder(wanted, out), wanted, resume=resume, restart=restart, storage=storage) as folder:
             if isinstance(wanted, StartSpec):

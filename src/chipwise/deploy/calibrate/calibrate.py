@@ -39,7 +39,7 @@ from chipwise.deploy.calibrate.random_models import (
 )
 from chipwise.deploy.export.exporters import check_exporter
 from chipwise.deploy.measure.drift import drift
-from chipwise.deploy.measure.harness import check_threads, measure
+from chipwise.deploy.measure.harness import Ask, check_threads, measure, staying
 from chipwise.deploy.measure.measurement import Measurement
 from chipwise.deploy.measure.store import Stored
 from chipwise.deploy.measure.verdict import LIMITS
@@ -59,6 +59,7 @@ ENOUGH = 2 / 3  # share of the models; if this many ran on an undisturbed machin
 MODELS = {"with nodes": (12, 120), "alone": (60, 96)}  # fewest and most small models
 NODES_TIMED = ("onnxruntime", "fake")  # runtimes whose nodes are timed in ONNX Runtime (fake is a test double)
 IMAGES_TIMED = ("onnxruntime", "fake")  # runtimes that can run image classifiers
+SMALL_ONLY = ("browser", "fake")  # runtimes in which no models of hundreds of megabytes are measured
 LOADING_COPIES = 5  # copies of the weights that may be in memory while a model is exported and loaded
 
 
@@ -103,7 +104,7 @@ def calibrate(
     tell = on_progress or (lambda step, share: None)
     nodes = base is not None or runtime in NODES_TIMED
     timed = CALIBRATED[kind]
-    large = seconds >= LARGE_FROM_S and runtime != "fake" and timed.text
+    large = seconds >= LARGE_FROM_S and runtime not in SMALL_ONLY and timed.text
     if not timed.text and runtime not in IMAGES_TIMED:
         raise Unsupported(f"{timed.models} are measured in {IMAGES_TIMED[0]}, not in {runtime}")
     blank = blank_profile(runtime, threads)
@@ -234,13 +235,15 @@ def measure_models(
     """
     kept = partial or Partial(None, runtime=runtime, threads=threads)
     samples = []
-    with tempfile.TemporaryDirectory(prefix="chipwise-") as folder:
+    with tempfile.TemporaryDirectory(prefix="chipwise-") as folder, staying(runtime, threads) as ask:
 
         def sample(i: int, turn: str) -> Sample:
             name = f"{turn} {i} {vary} {designs[i].arch.digest} {designs[i].weights}"
             found = kept.restored(name, _restored)
             if found is None:
-                found = _measured(designs[i], i, Path(folder), timed, runtime=runtime, threads=threads, vary=vary)
+                found = _measured(
+                    designs[i], i, Path(folder), timed, runtime=runtime, threads=threads, vary=vary, ask=ask
+                )
                 kept.put(name, _kept(found))
             return found
 
@@ -267,12 +270,12 @@ def _restored(data: object) -> Sample | None:
 
 
 def _measured(
-    wanted: Design, number: int, folder: Path, timed: Calibrated, *, runtime: str, threads: int, vary: bool
+    wanted: Design, number: int, folder: Path, timed: Calibrated, *, runtime: str, threads: int, vary: bool, ask: Ask
 ) -> Sample:
     """The ``number``-th design of a calibration, or the nearest that ``runtime`` supports, measured."""
     design, path = export_nearest(runtime, wanted, folder)
     how = timed.timing(design, number, vary)._asdict()
-    found = measure(path, runtime=runtime, threads=threads, attempts=1, **how)
+    found = measure(path, runtime=runtime, threads=threads, attempts=1, ask=ask, **how)
     path.unlink()
     return Sample(design=design, measured=found)
 

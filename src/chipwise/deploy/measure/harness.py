@@ -6,16 +6,17 @@ import math
 import os
 import re
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from typing import TypedDict, TypeVar, Unpack
+from typing import Protocol, TypedDict, TypeVar, Unpack
 
 import numpy as np
 import psutil
 
 from chipwise.core.digest import plain
 from chipwise.core.statistics import two_speeds
-from chipwise.core.workers import ask_once
+from chipwise.core.workers import WorkerPool, ask_once
 from chipwise.deploy.export.exporters import reference_model
 from chipwise.deploy.measure import sensors
 from chipwise.deploy.measure.drift import Drift, drift
@@ -24,7 +25,7 @@ from chipwise.deploy.measure.messages import Reply, Request
 from chipwise.deploy.measure.reference_work import medians, own_speeds
 from chipwise.deploy.measure.remote import check_connection, prepare_remote
 from chipwise.deploy.measure.verdict import Verdict, judge, spread
-from chipwise.deploy.runtimes import RUNTIMES, loading_s
+from chipwise.deploy.runtimes import NEEDS, RUNTIMES, loading_s
 from chipwise.errors import InputError, MeasurementError, UnknownName, Unreachable, WorkerError
 from chipwise.hardware.detect import detect
 from chipwise.model.ops.workload import Workload
@@ -33,9 +34,19 @@ T = TypeVar("T")
 WARM_UP_S = 0.5
 MIN_PREFILLS = 30
 MOST_SHARE = 0.4  # of an attempt's time limit for timing; the rest is for loading and warming up
+WORKER, NAME = [sys.executable, "-m", "chipwise.deploy.measure.worker"], "measuring process"
+SILENCE_S = 120.0  # after so long, and the time for loading, a process that stays counts as hung
 SPREAD_OF = ("compute_s", "memory_s", "reference_decode_s")
 LEAST_STEP_S = 1e-5  # for shorter steps, reading two clocks would be a noticeable part
 S_PER_BYTE = 1e-7  # extra time for large models: loading, warming up, and a minimum number of passes
+
+
+class Ask(Protocol):
+    """Sends a request to a measuring process and returns its reply."""
+
+    def __call__(self, request: Request, *, timeout_s: float, threads: int, remote: str | None = None) -> Reply:
+        """See :func:`ask_worker`."""
+        ...
 
 
 class Settings(TypedDict, total=False):
@@ -71,6 +82,7 @@ def measure(
     options: Mapping[str, object] | None = None,
     calibrated: Mapping[str, float] | None = None,
     remote: str | None = None,
+    ask: Ask | None = None,
 ) -> Measurement:
     """Times ``model`` under ``workload``. Attempts on a busy machine are repeated; the quietest one is returned.
 
@@ -91,6 +103,7 @@ def measure(
         options: Additional arguments of the runtime's ``open``.
         calibrated: Reference times of this machine's profile, to compute the measurement's drift.
         remote: ``user@host`` to measure on, reached by ssh; see ``remote.py``.
+        ask: Sends the request to the measuring process. Default: :func:`ask_worker`.
 
     Raises:
         MeasurementError: The model cannot be loaded, hangs, crashes, runs out of memory or gives no finite logits.
@@ -117,7 +130,7 @@ def measure(
             seed=seed,
             options=options,
         )
-        reply = ask_worker(request, timeout_s=timeout_s, threads=threads, remote=remote)
+        reply = (ask or ask_worker)(request, timeout_s=timeout_s, threads=threads, remote=remote)
         verdict = judge(readings_of(reply, calibrated))
         tries.append((verdict, reply, tuple(reply["cpus"])))
         if verdict.clean:
@@ -276,23 +289,75 @@ def ask_worker(request: Request, *, timeout_s: float, threads: int, remote: str 
         MeasurementError: The process hung, died, gave no valid reply or reported an error.
         Unreachable: The other machine cannot be reached, or lacks the runtime.
     """
-    threads_of = {name: str(threads) for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS")}
-    command, model = [sys.executable, "-m", "chipwise.deploy.measure.worker"], request["model"]
+    command, model = WORKER, request["model"]
     if remote is not None:
         request, command = prepare_remote(request, host=remote)
     try:
-        found = ask_once(command, request, timeout_s=timeout_s, name="measuring process", environment=threads_of)
+        found = ask_once(command, request, timeout_s=timeout_s, name=NAME, environment=_threads_of(threads))
     except WorkerError as error:
         if remote is not None:
             check_connection(remote, error.ended_with, str(error))
         raise MeasurementError(f"{model}: {error}") from None
-    reply: Reply = plain(found)
-    if remote is not None and reply.get("lacks"):
-        raise Unreachable(f"{remote}: {reply['error']}")
+    return _checked(plain(found), model, remote)
+
+
+def _checked(reply: Reply, model: str, remote: str | None = None) -> Reply:
+    """``reply``, unless it is an error."""
+    if reply.get("lacks"):
+        raise Unreachable(reply["error"] if remote is None else f"{remote}: {reply['error']}")
     if "error" in reply:
-        message, name = str(reply["error"]), f"{model}: "
-        raise MeasurementError(name + message.removeprefix(name))
+        name = f"{model}: "
+        raise MeasurementError(name + reply["error"].removeprefix(name))
     return reply
+
+
+def _threads_of(threads: int) -> dict[str, str]:
+    return {name: str(threads) for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS")}
+
+
+@contextmanager
+def staying(runtime: str, threads: int) -> Iterator[Ask]:
+    """A way to ask for many measurements: in a fresh process each, or several in one if ``runtime`` starts slowly.
+
+    Models after the first of a process are loaded beside what the others left, so their memory is unknown.
+    """
+    count = NEEDS[runtime].models_per_start if runtime in NEEDS else 1
+    if count == 1:
+        yield ask_worker
+        return
+    asked = _Staying(threads, count=count, silence_s=SILENCE_S + loading_s(runtime))
+    try:
+        yield asked
+    finally:
+        asked.close()
+
+
+class _Staying:
+    """See :func:`staying`. All processes use the same cores, because what a process has started stays on its cores."""
+
+    def __init__(self, threads: int, *, count: int, silence_s: float) -> None:
+        self._threads, self._count, self._silence_s = threads, count, silence_s
+        self._cpus, self._asked = list(sensors.idlest_cpus(threads)), 0
+        self._pool: WorkerPool | None = None
+
+    def __call__(self, request: Request, *, timeout_s: float, threads: int, remote: str | None = None) -> Reply:
+        first = self._asked % self._count == 0
+        if first or self._pool is None:
+            self.close()
+            self._pool = WorkerPool(
+                [*WORKER, "--stay"], 1, name=NAME, silence_s=self._silence_s, environment=_threads_of(self._threads)
+            )
+        self._asked += 1
+        self._pool.submit({**request, "cpus": self._cpus})
+        found = next(event for event in self._pool.events() if event.kind != "progress")
+        told: Reply = {"error": found.data["message"]} if found.kind == "failed" else plain(found.data)
+        reply = _checked(told, request["model"])
+        return reply if first else {**reply, "peak_memory_bytes": None}
+
+    def close(self) -> None:
+        """Ends the process."""
+        if self._pool is not None:
+            self._pool.close()
 
 
 def measurement_of(

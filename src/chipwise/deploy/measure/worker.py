@@ -1,7 +1,8 @@
 """The measuring process: loads one model, warms up, times it and replies in JSON.
 
 ``python -m chipwise.deploy.measure.worker`` reads a request from stdin and writes one reply to stdout. It imports
-only numpy and the runtime, so that its peak memory is that of serving the model.
+only numpy and the runtime, so that its peak memory is that of serving the model. With ``--stay`` it is a worker of a
+pool and measures one model after another.
 """
 
 from __future__ import annotations
@@ -20,12 +21,12 @@ from pathlib import Path
 import numpy as np
 
 from chipwise.core.arrays import AnyArray
-from chipwise.core.workers import answer_once
+from chipwise.core.workers import answer_once, serve
 from chipwise.deploy.measure import sensors
 from chipwise.deploy.measure.messages import Reply, Request
 from chipwise.deploy.measure.reference_work import REFERENCE_PROMPT, REFERENCE_STEPS, ReferenceWork
 from chipwise.deploy.runtimes import RUNTIMES, Elsewhere, Facts, Session, clock_of
-from chipwise.errors import MeasurementError, MissingExtra
+from chipwise.errors import MeasurementError, MissingExtra, Unreachable
 from chipwise.hardware.detect import detect
 
 _FIRST_CYCLES = 2  # never timed, because of loading and first memory accesses
@@ -35,7 +36,18 @@ _STEADY = 0.03  # relative difference between two windows of warm-up that counts
 
 def main() -> int:
     """Reads the request, measures, prints the reply."""
+    if "--stay" in sys.argv:
+        serve(lambda request, report: answer_next(request))
     return answer_once(answer)
+
+
+def answer_next(request: Request) -> Reply:
+    """As :func:`answer`, in a process that stays."""
+    try:
+        return answer(request)
+    finally:
+        signal.alarm(0)
+        gc.enable()
 
 
 def answer(request: Request) -> Reply:
@@ -47,7 +59,7 @@ def answer(request: Request) -> Reply:
     except MemoryError:
         limit = request["memory_limit_bytes"]
         return {"error": "out of memory" + (f" (limit {limit / 1e6:.0f} MB)" if limit else "")}
-    except MissingExtra as error:
+    except (MissingExtra, Unreachable) as error:
         return {"error": str(error), "lacks": True}
 
 

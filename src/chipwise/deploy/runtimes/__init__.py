@@ -171,13 +171,14 @@ class Needs:
     gpu: bool = False
     programs: tuple[str, ...] = ()  # one of them must be on the path, or be named by ``CHIPWISE_BROWSER``
     loading_s: float = 0.0  # time to load a model in addition to reading it, on a busy machine
+    models_per_start: int = 1  # of a calibration, in one process, for runtimes that take seconds to start
 
 
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome")
 NEEDS = {
     "onnxruntime": Needs(module="onnxruntime", extra="search"),
     "openvino": Needs(module="openvino", extra="openvino"),
-    "browser": Needs(module="onnx", extra="search", programs=BROWSERS, loading_s=60.0),
+    "browser": Needs(module="onnx", extra="search", programs=BROWSERS, loading_s=60.0, models_per_start=5),
     "llama.cpp": Needs(module="llama_cpp", extra="llama-cpp"),
     "torch": Needs(module="torch", extra="search"),
     "torch-compiled": Needs(module="torch", extra="search", loading_s=300.0),

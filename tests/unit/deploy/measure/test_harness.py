@@ -7,9 +7,10 @@ import json
 import pytest
 
 from chipwise.deploy.measure import harness
-from chipwise.deploy.measure.harness import join, measure, measure_alternately
+from chipwise.deploy.measure.harness import ask_worker, join, measure, measure_alternately, staying
 from chipwise.deploy.measure.measurement import Measurement
 from chipwise.deploy.measure.verdict import judge
+from chipwise.deploy.runtimes import NEEDS, Needs
 from chipwise.errors import MeasurementError, UnknownName
 from chipwise.model.ops.workload import Workload
 
@@ -87,6 +88,27 @@ def test_what_is_no_model_is_refused(tmp_path) -> None:
         quick(tmp_path / "missing.json")
     with pytest.raises(UnknownName, match="onnxruntime"):
         measure(tmp_path / "m", WORKLOAD, runtime="onnxrutime")
+
+
+def test_a_process_that_stays_measures_several_models_and_knows_the_memory_of_its_first(tmp_path, monkeypatch) -> None:
+    monkeypatch.setitem(NEEDS, "fake", Needs(module="json", extra="", models_per_start=2))
+    with staying("fake", 1) as ask:
+        found = [quick(fake_model(tmp_path, name=name), ask=ask) for name in "abc"]
+        with pytest.raises(MeasurementError, match=r"nan\.json: the model's logits are not finite"):
+            quick(fake_model(tmp_path, fault="nan"), ask=ask)  # the second of its process
+        found.append(quick(fake_model(tmp_path, name="d"), ask=ask))
+        with pytest.raises(MeasurementError, match="SIGABRT"):
+            quick(fake_model(tmp_path, fault="crash"), ask=ask)
+        found.append(quick(fake_model(tmp_path, name="e"), ask=ask))
+    assert [each.name for each in found] == list("abcde")
+    assert [each.peak_memory_bytes is not None for each in found] == [True, False, True, True, True]
+    assert len({tuple(each.environment["cpus"]) for each in found}) == 1
+    assert min(min(each.tpot_s) for each in found) >= 5e-4
+
+
+def test_other_runtimes_have_a_process_for_each_model() -> None:
+    with staying("fake", 1) as ask:
+        assert ask is ask_worker
 
 
 def test_two_models_in_turns(tmp_path) -> None:

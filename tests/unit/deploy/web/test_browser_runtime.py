@@ -10,7 +10,7 @@ import pytest
 from chipwise.api.testing.backend_suite import ExportedSuite
 from chipwise.deploy.calibrate.random_models import random_classifiers, random_rankers
 from chipwise.deploy.export.exporters import export_for
-from chipwise.deploy.measure.harness import measure
+from chipwise.deploy.measure.harness import measure, staying
 from chipwise.deploy.measure.worker import requested
 from chipwise.deploy.runtimes import RUNTIMES, missing
 from chipwise.deploy.runtimes.web.packages import FETCH, ORT
@@ -83,3 +83,14 @@ def test_a_file_of_another_exporter_is_refused(tmp_path):
     onnx.save(onnx.helper.make_model(graph), tmp_path / "other.onnx")
     with pytest.raises(MeasurementError, match=r"other\.onnx.*no chipwise metadata"):
         opened("browser", tmp_path / "other.onnx")
+
+
+def test_one_page_measures_several_models(tmp_path):
+    workload = Workload(prompt_tokens=4, new_tokens=8)
+    how = {"runtime": "browser", "repeats": 7, "prefills": 1, "seconds": 0.05, "attempts": 1}
+    with staying("browser", 1) as ask:
+        for number, weights in enumerate(("fp32", "int8", "int4")):
+            path = export_for("browser", Design(arch=ARCH, weights=weights), tmp_path)
+            found = measure(path, workload, ask=ask, **how)
+            assert found.design == Design(arch=ARCH, weights=weights).digest
+            assert (found.peak_memory_bytes is None) == (number > 0)
