@@ -114,9 +114,12 @@ def result(record: api.RunRecord, folder: Path) -> None:
     put(f"report: {folder / 'report.html'}")
     put(f"card: {folder / 'card.md'}")
     if record.winner is not None:
-        put(f"winner: {folder / 'winner'}")
-        if record.task == "text" and any((folder / "winner").glob("model.*")):
-            put(f"talk to it: chipwise serve {folder / 'winner'}")
+        winner = folder / "winner"
+        put(f"winner: {winner}")
+        if (winner / "index.html").is_file():
+            put(f"talk to it in a browser, at http://127.0.0.1:8000: python -m http.server -b 127.0.0.1 -d {winner}")
+        elif record.task == "text" and any(winner.glob("model.*")):
+            put(f"talk to it: chipwise serve {winner}")
     cost = record.budget.footprint
     for line in cost and cost.sentence, answers.unmet.verdict(record), record.stopped and f"stopped: {record.stopped}":
         if line:

@@ -86,6 +86,13 @@ def read_tokenizer(path: Path, *, max_tokens: int, encoder: bool = False) -> Tok
     )
 
 
+def ends_of(path: Path, about: TokenizerFiles) -> frozenset[int]:
+    """Tokens that end an answer, for the tokenizer at ``path`` that was read as ``about``."""
+    stated = _optional(path.with_name(GENERATION)).get("eos_token_id")
+    ends = stated if stated is not None else about.config_ids.get("eos_token_id", about.roles.get("eos"))
+    return frozenset(end for end in (ends if isinstance(ends, list) else [ends]) if isinstance(end, int))
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AddedToken:
     """An entry of ``added_tokens`` in tokenizer.json."""

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Literal, Protocol
 
 from chipwise.core.tables import Table
 
+CHAT_PAGE = Path(__file__).with_name("chat.html")
 Prompt = str | Sequence[int]
 """A text, or its tokens."""
 Message = dict[str, str]
@@ -37,6 +39,16 @@ class Piece:
     prompt_s: float  # time from the start of the prompt to the first token
     decode_s: float  # time from the first token to this one
     finish: Literal["stop", "length"] | None = None  # in the last piece: why the answer ended
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Promise:
+    """The predicted time of a decode step, and what it was predicted for."""
+
+    tpot_s: float
+    low_s: float | None
+    high_s: float | None
+    of: str  # runtime, threads and request
 
 
 class Engine(Protocol):

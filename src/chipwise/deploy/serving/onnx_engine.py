@@ -14,8 +14,7 @@ from pathlib import Path
 import numpy as np
 from tokenizers import Tokenizer
 
-from chipwise.core.files import read_mapping
-from chipwise.deploy.export.tokenizer_files import TOKENIZER, read_tokenizer
+from chipwise.deploy.export.tokenizer_files import TOKENIZER, ends_of, read_tokenizer
 from chipwise.deploy.runtimes import Session
 from chipwise.deploy.runtimes.onnxruntime import OnnxRuntime, OnnxRuntimeSession
 from chipwise.deploy.runtimes.onnxruntime_hf import HuggingFaceOnnx
@@ -49,10 +48,7 @@ class OnnxEngine:
         self.runtime, self.version, self.slots = "onnxruntime", OnnxRuntime().version(), slots
         about = read_tokenizer(file, max_tokens=self.context)
         self._tokenizer = Tokenizer.from_file(str(file))
-        config = file.with_name("generation_config.json")
-        stated = read_mapping(config).get("eos_token_id") if config.is_file() else None
-        ends = stated if stated is not None else about.config_ids.get("eos_token_id", about.roles.get("eos"))
-        self._ends = frozenset(ends if isinstance(ends, list) else [ends])
+        self._ends = ends_of(file, about)
         self._start = about.roles.get("bos", about.roles.get("eos"))
         special = {f"{role}_token": self._tokenizer.id_to_token(number) for role, number in about.roles.items()}
         self._template = None if about.chat_template is None else ChatTemplate(about.chat_template, special)

@@ -14,16 +14,15 @@ import select
 import socket
 import threading
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from importlib.resources import files
 from ipaddress import ip_address
 from urllib.parse import unquote, urlsplit
 
 from chipwise.core.results import Result
 from chipwise.core.version import VERSION
-from chipwise.deploy.serving.engine import Engine, Piece
+from chipwise.deploy.serving.engine import CHAT_PAGE, Engine, Piece, Promise
 from chipwise.deploy.serving.requests import failure, parsed
 from chipwise.errors import ChipwiseError, InputError, MeasurementError, OutputError, UnknownName, counted
 
@@ -33,16 +32,6 @@ IDLE_S = 60.0  # a connection without a request is closed
 _POLICY = "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; connect-src 'self'; img-src data:"
 _COMPLETIONS = {"/v1/completions": False, "/v1/chat/completions": True}
 _GETS = ("/", "/health", "/status", "/v1/models")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Promise:
-    """The predicted time of a decode step, and what it was predicted for."""
-
-    tpot_s: float
-    low_s: float | None
-    high_s: float | None
-    of: str  # runtime, threads and request
 
 
 class Server(Result):
@@ -182,7 +171,7 @@ class _Handler(BaseHTTPRequestHandler):
         place = self.path.partition("?")[0]
         models = {"id": self.server.owner.name, "object": "model", "created": 0, "owned_by": "chipwise"}
         if place == "/":
-            self._send(HTTPStatus.OK, _page(), "text/html; charset=utf-8")
+            self._send(HTTPStatus.OK, CHAT_PAGE.read_bytes(), "text/html; charset=utf-8")
         elif not self._allowed():
             return
         elif place == "/health":
@@ -340,10 +329,6 @@ class _Handler(BaseHTTPRequestHandler):
 
     def log_message(self, form: str, *values: object) -> None:
         """Logs nothing: requests hold what people wrote."""
-
-
-def _page() -> bytes:
-    return files("chipwise.deploy.serving").joinpath("chat.html").read_bytes()
 
 
 def _is_own(host: str) -> bool:

@@ -9,11 +9,11 @@ from chipwise.core.fields import whole_number
 from chipwise.deploy.export.gguf_read import read_design
 from chipwise.deploy.export.sources import Source, check_held, write_onnx
 from chipwise.deploy.measure import harness
-from chipwise.deploy.serving.engine import ENGINES, Engine
-from chipwise.deploy.serving.server import Promise, Server
+from chipwise.deploy.serving.engine import ENGINES, Engine, Promise
+from chipwise.deploy.serving.server import Server
 from chipwise.design.models.exports import weights_of
 from chipwise.design.models.measuring import predict
-from chipwise.design.run.winner import WinnerFile, read_winner
+from chipwise.design.run.winner import WinnerFile, promised, read_winner
 from chipwise.errors import SpecError, Unsupported
 from chipwise.model.arch.design import Design
 from chipwise.model.ops.workload import Workload
@@ -109,16 +109,11 @@ def _inside(path: Path) -> Design | None:
 
 def _promise(winner: WinnerFile | None, design: Design | None, runtime: str, threads: int) -> Promise | None:
     """The run's prediction of a decode step, or that of this machine's profile; None if there is neither."""
+    if winner is not None and (known := winner.promise()) is not None:
+        return known
     workload = Workload() if winner is None else winner.workload
-    if winner is not None and "tpot_p50" in winner.promised:
-        value, low, high = winner.promised["tpot_p50"]
-        runtime, threads = winner.runtime, winner.threads
-    else:
-        found = None if design is None else predict(design, workload, runtime=runtime, threads=threads)
-        if found is None or "tpot_p50" not in found.metrics:
-            return None
-        step = found.metrics["tpot_p50"]
-        value, low, high = step.value, step.low, step.high
-    request = f"{workload.prompt_tokens} prompt and {workload.new_tokens} new tokens, {workload.batch} at a time"
-    of = f"{runtime}, {threads} thread{'s' if threads > 1 else ''}, {request}"
-    return Promise(tpot_s=value, low_s=low, high_s=high, of=of)
+    found = None if design is None else predict(design, workload, runtime=runtime, threads=threads)
+    if found is None or "tpot_p50" not in found.metrics:
+        return None
+    step = found.metrics["tpot_p50"]
+    return promised((step.value, step.low, step.high), workload, runtime=runtime, threads=threads)

@@ -30,6 +30,7 @@ from chipwise.core.files import build, storage, write_atomic
 from chipwise.deploy.export.exporters import export_for, suffix_of
 from chipwise.deploy.export.onnx import export
 from chipwise.deploy.measure.measurement import Measurement
+from chipwise.deploy.serving.web_page import PAGES
 from chipwise.design.limits import TIMED, broken, soft_limit_on_latency
 from chipwise.design.phases.going_on import seed_of
 from chipwise.design.phases.limits import as_good_but_faster, within, worst_excess
@@ -40,6 +41,7 @@ from chipwise.design.phases.task_evaluation import SPARE, TaskEvaluation
 from chipwise.design.run.folder import PROMISES, RunFolder
 from chipwise.design.run.spec import RunSpec
 from chipwise.design.run.trials import Candidate, Trials
+from chipwise.design.run.winner import read_winner
 from chipwise.design.targets.chance import chances_of, kept, values_of
 from chipwise.design.targets.formats import suffix_there
 from chipwise.design.targets.target import Target
@@ -394,6 +396,14 @@ class Finals:
             self._data.ship(
                 self._exported(winner), self._folder.winner, files
             )  # GGUF is written again, with its tokenizer
+            self._write_page()
+
+    def _write_page(self) -> None:
+        """What the winner's folder needs to run in a page, if it was searched for a browser."""
+        write, target = PAGES.get(self._spec.target.runtime), self._spec.target
+        known = read_winner(self._folder.winner)
+        if write is not None and known is not None:
+            write(self._folder.winner, threads=target.threads, promise=known.promise())
 
 
 def promises_of(spec: RunSpec, winner: Candidate) -> dict[str, object]:

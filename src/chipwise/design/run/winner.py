@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from chipwise.core.files import build, read_json
+from chipwise.deploy.serving.engine import Promise
 from chipwise.design.limits import Constraint, parse_constraints
 from chipwise.design.run.folder import PROMISES
 from chipwise.errors import InputError, SpecError
@@ -26,6 +27,22 @@ class WinnerFile:
     threads: int
     limits: tuple[Constraint, ...]  # limits on measured metrics; limits on tasks are checked by chipwise evaluate
     promised: Mapping[str, tuple[float, float | None, float | None]]  # value and interval, by metric
+
+    def promise(self) -> Promise | None:
+        """The predicted time of a decode step; None if there is none."""
+        if "tpot_p50" not in self.promised:
+            return None
+        return promised(self.promised["tpot_p50"], self.workload, runtime=self.runtime, threads=self.threads)
+
+
+def promised(
+    step_s: tuple[float, float | None, float | None], workload: Workload, *, runtime: str, threads: int
+) -> Promise:
+    """The promise of a decode step of these seconds (value and interval)."""
+    request = f"{workload.prompt_tokens} prompt and {workload.new_tokens} new tokens, {workload.batch} at a time"
+    of = f"{runtime}, {threads} thread{'s' if threads > 1 else ''}, {request}"
+    value, low, high = step_s
+    return Promise(tpot_s=value, low_s=low, high_s=high, of=of)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,6 +1,6 @@
 // Runs models for the server that it came from: fetches a command, carries it out, sends the answer, asks for the next.
 // A command is one of the functions in `commands`; nothing that arrives is executed as code.
-import * as ort from "./ort.wasm.bundle.min.mjs";
+import { clear, greedy, last, load, ort, step } from "./decoder.js";
 
 const page = Array.from(crypto.getRandomValues(new Uint32Array(4)), (word) => word.toString(16)).join("");
 const models = new Map();
@@ -32,57 +32,13 @@ function packed(tensor) {
   return { type: tensor.type, dims: tensor.dims, data: btoa(text) };
 }
 
-function greedy(logits) { // the likeliest token of each sequence, at the last position
-  const [batch, length, vocab] = logits.dims;
-  const tokens = new BigInt64Array(batch);
-  for (let row = 0; row < batch; row++) {
-    const start = (row * length + length - 1) * vocab;
-    let best = start;
-    for (let i = start; i < start + vocab; i++) if (logits.data[i] > logits.data[best]) best = i;
-    tokens[row] = BigInt(best - start);
-  }
-  return tokens;
-}
-
-function last(logits) { // the last position of each sequence
-  const [batch, length, vocab] = logits.dims;
-  if (length === 1) return logits;
-  const kept = new Float32Array(batch * vocab);
-  for (let row = 0; row < batch; row++) {
-    const start = (row * length + length - 1) * vocab;
-    kept.set(logits.data.subarray(start, start + vocab), row * vocab);
-  }
-  return new ort.Tensor("float32", kept, [batch, 1, vocab]);
-}
-
-async function step(model, tokens, batch) { // logits of `tokens`, which continue the model's sequences
-  const length = tokens.length / batch, total = model.length + length, feeds = { ...model.past };
-  const given = {
-    tokens: () => new ort.Tensor("int64", tokens, [batch, length]),
-    positions: () => new ort.Tensor("int64",
-      BigInt64Array.from(tokens, (_, i) => BigInt(model.length + i % length)), [batch, length]),
-    seqlens_k: () => new ort.Tensor("int32", new Int32Array(batch).fill(total - 1), [batch]),
-    total_sequence_length: () => new ort.Tensor("int32", Int32Array.of(total), []),
-  };
-  for (const name of model.inputs) feeds[name] = given[name]();
-  const found = await model.session.run(feeds);
-  for (const name of model.cache) model.past[`past.${name}`] = found[`present.${name}`];
-  model.length = total;
-  return found.logits;
-}
-
 const commands = {
   async open({ model, threads, optimise, cache }) {
-    ort.env.wasm.numThreads = threads;
-    ort.env.wasm.wasmPaths = new URL("./", import.meta.url).href;
     const file = await fetch(`model/${model}`);
     if (!file.ok) throw new Error(`the model could not be fetched: ${file.status}`);
-    const session = await ort.InferenceSession.create(new Uint8Array(await file.arrayBuffer()), {
-      executionProviders: ["wasm"], graphOptimizationLevel: optimise, logSeverityLevel: 3, enableMemPattern: true,
-    });
-    const inputs = session.inputNames.filter((name) => !name.startsWith("past."));
-    models.set(model, { session, inputs, cache: Object.keys(cache), empty: cache, past: {}, length: 0 });
-    return { input: session.inputNames[0] };
+    const loaded = await load(new Uint8Array(await file.arrayBuffer()), { threads, optimise, cache });
+    models.set(model, loaded);
+    return { input: loaded.session.inputNames[0] };
   },
 
   // Given tokens, or the likeliest ones after those before, then `steps` more; each time is one pass, or the mean of
@@ -92,13 +48,7 @@ const commands = {
     if (tokens) model.next = unpacked(tokens);
     const [batch] = model.next.dims;
     let next = model.next.data, logits;
-    if (fresh) {
-      model.length = 0;
-      for (const [name, dims] of Object.entries(model.empty)) {
-        const size = dims.reduce((product, size) => product * size, 1);
-        model.past[`past.${name}`] = new ort.Tensor("float32", new Float32Array(size), dims);
-      }
-    }
+    if (fresh) clear(model);
     let start = performance.now();
     for (let i = 0; i <= steps; i++) {
       logits = await step(model, next, batch);

@@ -136,7 +136,8 @@ class Server:
         self, scripts: Mapping[str, Path], *, on_page: Callable[[Page], object], host: str = LOOPBACK, port: int = 0
     ) -> None:
         self.token = secrets.token_urlsafe(16)
-        self.files = {"": HERE / "page.html", "page.js": HERE / "page.js", **scripts}
+        own = {name: HERE / name for name in ("page.js", "decoder.js")}
+        self.files = {"": HERE / "page.html", **own, **scripts}
         self._pages: dict[str, Page] = {}
         self._lock, self._on_page = threading.Lock(), on_page
         try:

@@ -33,6 +33,7 @@ COMMANDS_TRIED = 9
 COMMAND_S = 0.04  # passes are timed in groups of about this duration, so that the page does not idle in between
 MOST_PASSES = 256
 FINE_CLOCK_S = 1e-5  # with a coarser clock, several decode steps are timed at once
+OPTIMISE = "basic"  # as ``onnx_session.session_options`` does
 CLOCK_STEPS = 100  # how many steps of the clock a sample then has, about
 
 
@@ -114,7 +115,7 @@ class Place:
                 timeout_s=LOAD_S + S_PER_BYTE * path.stat().st_size,
                 model=number,
                 threads=threads,
-                optimise="basic",  # as ``onnx_session.session_options`` does
+                optimise=OPTIMISE,
                 cache=cache,
             )
         except MeasurementError as error:

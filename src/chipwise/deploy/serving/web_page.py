@@ -1,0 +1,68 @@
+"""Models that run in a page: ONNX Runtime Web and the chat page in a folder that any web server can serve."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+
+from chipwise.core.files import read_mapping, read_text, write_atomic, write_json
+from chipwise.deploy.export.tokenizer_files import TOKENIZER, ends_of, read_tokenizer
+from chipwise.deploy.runtimes.web.packages import ORT, files_of
+from chipwise.deploy.runtimes.web.server import HERE
+from chipwise.deploy.runtimes.web.sessions import OPTIMISE, caches, facts_of
+from chipwise.deploy.serving.engine import CHAT_PAGE, Promise
+from chipwise.errors import Unsupported
+
+SCRIPTS = ("decoder.js", "engine.js", "tokenizer.js")
+_SCRIPT = '<script type="module">'
+_BYTE_LEVEL = {"type": "ByteLevel", "add_prefix_space": False}
+
+
+def write_page(folder: Path, *, threads: int, promise: Promise | None) -> None:
+    """Adds ``index.html`` and ``web/`` to a folder with a decoder's ``model.onnx`` and ``tokenizer.json``.
+
+    Args:
+        folder: The folder.
+        threads: Threads of the runtime. Browsers give more than one only to pages with isolating headers.
+        promise: What was predicted, shown beside what the page measures.
+
+    Raises:
+        Unsupported: The tokenizer is not a byte-level BPE like those that chipwise trains.
+        Unreachable: ONNX Runtime Web is not in the cache and cannot be fetched.
+        StorageError: The folder cannot be written.
+    """
+    facts, path = facts_of(folder / "model.onnx"), folder / TOKENIZER
+    _check_tokenizer(path)
+    about = read_tokenizer(path, max_tokens=facts["max_tokens"])
+    web = folder / "web"
+    web.mkdir(exist_ok=True)
+    for name, file in {**{name: HERE / name for name in SCRIPTS}, **files_of(ORT)}.items():
+        write_atomic(web / name, file.read_bytes())
+    told = {
+        "model": facts["name"],
+        "runtime": f"{ORT.name}, {threads} thread{'s' if threads > 1 else ''}",
+        "version": ORT.version,
+        "context": facts["max_tokens"],
+        "chats": False,
+        "promise": None if promise is None else asdict(promise),
+        "threads": threads,
+        "optimise": OPTIMISE,
+        "cache": caches(facts, batch=1),
+        "start": about.roles.get("bos", about.roles.get("eos")),
+        "ends": sorted(ends_of(path, about)),
+    }
+    write_json(web / "about.json", told)
+    text = read_text(CHAT_PAGE).replace(_SCRIPT, f'<script type="module" src="web/engine.js"></script>\n{_SCRIPT}', 1)
+    write_atomic(folder / "index.html", text)
+
+
+def _check_tokenizer(path: Path) -> None:
+    held = read_mapping(path)
+    step, model = held.get("pre_tokenizer") or {}, held.get("model") or {}
+    plain = model.get("type") == "BPE" and not held.get("normalizer") and step.get("use_regex", True)
+    if not plain or {name: step.get(name) for name in _BYTE_LEVEL} != _BYTE_LEVEL:
+        raise Unsupported(f"{path}: pages split text by byte-level BPE like that of GPT-2 alone")
+
+
+PAGES = {"browser": write_page}
+"""What a model's folder needs to run in a runtime, besides the model's file, by runtime."""

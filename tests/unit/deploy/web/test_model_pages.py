@@ -1,0 +1,140 @@
+"""The page in a winner's folder, in a real, headless Chromium: its tokens and its text are those of native runtimes."""
+
+from __future__ import annotations
+
+import functools
+import http.server
+import json
+import queue
+import threading
+
+import numpy as np
+import pytest
+
+pytest.importorskip("onnx", reason="exports the model: pip install 'chipwise[search]'")
+
+from chipwise.deploy.export.exporters import export_for
+from chipwise.deploy.runtimes import missing
+from chipwise.deploy.runtimes.onnxruntime import OnnxRuntimeSession
+from chipwise.deploy.runtimes.web.chromium import Chromium
+from chipwise.deploy.runtimes.web.packages import FETCH, ORT
+from chipwise.deploy.serving.engine import Promise
+from chipwise.deploy.serving.web_page import write_page
+from chipwise.errors import Unsupported
+from chipwise.model.arch.arch import uniform
+from chipwise.model.arch.design import Design
+from chipwise.training.data.tokenizer import train_tokenizer
+
+LACKS = missing("browser") or (None if ORT.kept else f"not fetched from npm's package index; do so with: {FETCH}")
+VOCAB, CONTEXT, WAIT_S = 320, 48, 120
+DESIGN = Design(
+    arch=uniform(vocab_size=VOCAB, d_model=32, depth=2, heads=2, kv_heads=1, ffn_width=64, max_tokens=CONTEXT)
+)
+TEXTS = (
+    "The heart's valves, they've  two leaves.\n\n  Don't   ask 12345 times!",
+    "Größe über 37,5 °C — naïve 漢字かな 🫀🫁 \u00a0\u2003x\ufeffy \tend ",
+    "before<|endoftext|>after",
+    " ",
+    "",
+)
+PROMISE = Promise(tpot_s=2e-3, low_s=1e-3, high_s=4e-3, of="browser, 1 thread")
+CHECK = """<!doctype html><iframe src="index.html"></iframe><script type="module">
+import { Tokenizer } from "./web/tokenizer.js";
+const post = (found) => fetch("/", { method: "POST", body: JSON.stringify(found) });
+const pause = (ms) => new Promise((done) => setTimeout(done, ms));
+try {
+  const { texts, prompt } = await (await fetch("asked.json")).json();
+  const tokenizer = new Tokenizer(await (await fetch("tokenizer.json")).json());
+  const tokens = texts.map((text) => tokenizer.encode(text));
+  const back = tokens.map((ids) => ids.map(tokenizer.decoder()).join(""));
+  const frame = document.querySelector("iframe");
+  while (!frame.contentWindow.engine) await pause(20);
+  const page = frame.contentDocument, answered = [];
+  const how = { prompt, max_tokens: 1000, temperature: 0, top_p: 1 };
+  for await (const piece of frame.contentWindow.engine.answer(how)) answered.push(piece);
+  while (!page.getElementById("about").textContent.includes("promised")) await pause(20);
+  page.getElementById("text").value = prompt;
+  page.getElementById("form").requestSubmit();
+  while (!page.querySelector(".speed")?.textContent.startsWith("measured")) await pause(20);
+  while (page.getElementById("send").textContent !== "Send") await pause(20);
+  const shown = Object.fromEntries(["about", "name", "log"].map((id) => [id, page.getElementById(id).textContent]));
+  await post({ tokens, back, answered, shown });
+} catch (error) {
+  await post({ error: String(error) });
+}
+</script>"""
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    room = tmp_path_factory.mktemp("winner")
+    export_for("browser", DESIGN, room)
+    words = ["The heart has valves and the lungs have lobes; they're 12 times the size. "] * 3 + list(TEXTS[:2])
+    train_tokenizer([*words, "abcdefghijklmnopqrstuvwxyz the then there"], VOCAB).save(str(room / "tokenizer.json"))
+    return room
+
+
+class _Handler(http.server.SimpleHTTPRequestHandler):
+    """A static server, as ``python -m http.server``, that also takes what the page found."""
+
+    found: queue.SimpleQueue = queue.SimpleQueue()
+
+    def do_POST(self) -> None:
+        self.found.put(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
+        self.send_response(204)
+        self.end_headers()
+
+    def log_message(self, *args) -> None:
+        pass
+
+
+def visited(folder) -> dict:
+    """What the page of ``CHECK`` found in the folder."""
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(_Handler, directory=str(folder)))
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    browser = Chromium(f"http://127.0.0.1:{server.server_port}/check.html")
+    try:
+        return _Handler.found.get(timeout=WAIT_S)
+    finally:
+        browser.close()
+        server.shutdown()
+        server.server_close()
+
+
+@pytest.mark.browser
+@pytest.mark.slow
+@pytest.mark.skipif(LACKS is not None, reason=f"browser: {LACKS}")
+def test_the_page_of_a_folder_answers_as_the_native_runtime(folder):
+    from tokenizers import Tokenizer
+
+    write_page(folder, threads=1, promise=PROMISE)
+    (folder / "check.html").write_text(CHECK)
+    (folder / "asked.json").write_text(json.dumps({"texts": TEXTS, "prompt": TEXTS[0][:20]}))
+    found = visited(folder)
+    assert "error" not in found, found
+    tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
+    assert found["tokens"] == [tokenizer.encode(text).ids for text in TEXTS]
+    assert found["back"] == [text.replace("<|endoftext|>", "") for text in TEXTS]
+    ids = tokenizer.encode(TEXTS[0][:20]).ids
+    session = OnnxRuntimeSession(folder / "model.onnx", capacity=CONTEXT)
+    logits, wanted = session.prefill(np.array([ids])), []
+    while len(ids) + len(wanted) < CONTEXT and (token := int(logits[0].argmax())) != 0:
+        wanted.append(token)
+        if len(ids) + len(wanted) < CONTEXT:
+            logits = session.decode(np.array([[token]]))
+    assert [piece["token"] for piece in found["answered"]] == wanted
+    assert all(piece["step_s"] > 0 for piece in found["answered"][1:])
+    assert found["shown"]["name"] == DESIGN.arch.name
+    assert "promised 500 tokens/s (predicted 2 ms a token, 1 ms to 4 ms; browser, 1 thread)" in found["shown"]["about"]
+    assert "measured" in found["shown"]["log"]
+
+
+def test_a_tokenizer_of_words_is_refused(folder, tmp_path):
+    for name in ("model.onnx", "tokenizer.json"):
+        (tmp_path / name).write_bytes((folder / name).read_bytes())
+    held = json.loads((tmp_path / "tokenizer.json").read_text())
+    held["pre_tokenizer"] = {"type": "Whitespace"}
+    (tmp_path / "tokenizer.json").write_text(json.dumps(held))
+    with pytest.raises(Unsupported, match="byte-level BPE"):
+        write_page(tmp_path, threads=1, promise=None)
+    assert not (tmp_path / "index.html").exists()
