@@ -230,7 +230,7 @@ def check_runtimes(names: Sequence[str]) -> None:
         if name not in kits.RUNTIMES:
             raise Unsupported(
                 f"a kit measures {' and '.join(kits.RUNTIMES)}, not {name}; name one of them with --runtime, or "
-                "measure over ssh with: chipwise measure --remote user@host"
+                "measure over ssh (chipwise measure --remote user@host) or in a browser there (--listen 0.0.0.0:8000)"
             )
 
 
