@@ -21,6 +21,7 @@ from pathlib import Path
 import numpy as np
 
 from chipwise.core.arrays import AnyArray
+from chipwise.core.digest import plain
 from chipwise.core.workers import answer_once, serve
 from chipwise.deploy.measure import sensors
 from chipwise.deploy.measure.messages import Reply, Request
@@ -37,7 +38,7 @@ _STEADY = 0.03  # relative difference between two windows of warm-up that counts
 def main() -> int:
     """Reads the request, measures, prints the reply."""
     if "--stay" in sys.argv:
-        serve(lambda request, report: answer_next(request))
+        serve(lambda request, report: answer_next(plain(request)))
     return answer_once(answer)
 
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import asdict
 from pathlib import Path
 
-from chipwise.core.files import read_mapping, read_text, write_atomic, write_json
+from chipwise.core.files import read_text, write_atomic, write_json
+from chipwise.deploy.export.gguf_tokenizer import gguf_tokenizer
 from chipwise.deploy.export.tokenizer_files import TOKENIZER, ends_of, read_tokenizer
 from chipwise.deploy.runtimes.web.packages import ORT, files_of
 from chipwise.deploy.runtimes.web.server import HERE
@@ -15,7 +16,7 @@ from chipwise.errors import Unsupported
 
 SCRIPTS = ("decoder.js", "engine.js", "tokenizer.js")
 _SCRIPT = '<script type="module">'
-_BYTE_LEVEL = {"type": "ByteLevel", "add_prefix_space": False}
+SPLIT = ("gpt2", "gpt-2")  # by llama.cpp's names: byte-level BPE, and how text is split into words before it
 
 
 def write_page(folder: Path, *, threads: int, promise: Promise | None) -> None:
@@ -27,12 +28,14 @@ def write_page(folder: Path, *, threads: int, promise: Promise | None) -> None:
         promise: What was predicted, shown beside what the page measures.
 
     Raises:
-        Unsupported: The tokenizer is not a byte-level BPE like those that chipwise trains.
+        Unsupported: The tokenizer is not a byte-level BPE that splits texts as those do that chipwise trains.
         Unreachable: ONNX Runtime Web is not in the cache and cannot be fetched.
         StorageError: The folder cannot be written.
     """
     facts, path = facts_of(folder / "model.onnx"), folder / TOKENIZER
-    _check_tokenizer(path)
+    used = gguf_tokenizer(path, vocab_size=facts["vocab_size"], max_tokens=facts["max_tokens"])
+    if (used.model, used.pre) != SPLIT:
+        raise Unsupported(f"{path}: pages split texts as GPT-2's tokenizer does, not as {used.model} and {used.pre}")
     about = read_tokenizer(path, max_tokens=facts["max_tokens"])
     web = folder / "web"
     web.mkdir(exist_ok=True)
@@ -54,14 +57,6 @@ def write_page(folder: Path, *, threads: int, promise: Promise | None) -> None:
     write_json(web / "about.json", told)
     text = read_text(CHAT_PAGE).replace(_SCRIPT, f'<script type="module" src="web/engine.js"></script>\n{_SCRIPT}', 1)
     write_atomic(folder / "index.html", text)
-
-
-def _check_tokenizer(path: Path) -> None:
-    held = read_mapping(path)
-    step, model = held.get("pre_tokenizer") or {}, held.get("model") or {}
-    plain = model.get("type") == "BPE" and not held.get("normalizer") and step.get("use_regex", True)
-    if not plain or {name: step.get(name) for name in _BYTE_LEVEL} != _BYTE_LEVEL:
-        raise Unsupported(f"{path}: pages split text by byte-level BPE like that of GPT-2 alone")
 
 
 PAGES = {"browser": write_page}

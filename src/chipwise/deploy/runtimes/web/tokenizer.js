@@ -9,7 +9,8 @@ for (let byte = 0, others = 256; byte < 256; byte++) {
 const BYTES = new Map(LETTERS.map((letter, byte) => [letter, byte]));
 
 export class Tokenizer {
-  constructor({ model, added_tokens: added = [] }) {
+  constructor({ model, added_tokens: added = [], normalizer }) {
+    this.normal = (text) => (normalizer ? text.normalize("NFC") : text);
     this.vocab = new Map(Object.entries(model.vocab));
     this.texts = new Map([...this.vocab].map(([text, token]) => [token, text]));
     this.ranks = new Map(model.merges.map((merge, rank) => [Array.isArray(merge) ? merge.join(" ") : merge, rank]));
@@ -26,7 +27,7 @@ export class Tokenizer {
 
   words(text) {
     const bytes = (piece) => Array.from(new TextEncoder().encode(piece), (byte) => LETTERS[byte]);
-    return (text.match(PIECES) ?? []).flatMap((piece) => this.merged(bytes(piece)).map((part) => this.vocab.get(part)));
+    return (this.normal(text).match(PIECES) ?? []).flatMap((piece) => this.merged(bytes(piece)).map((part) => this.vocab.get(part)));
   }
 
   merged(parts) { // the pair that was learnt first is merged first
