@@ -5,8 +5,9 @@
     python benchmarks/real/expert.py measure --work W --out expert-clinic.csv              # times of all, in turns
     python benchmarks/real/expert.py report --out expert-clinic.csv
 
-A design's training gets all CPU seconds that the run file gives to the search: corpus, export and measurements are not
-charged to it. Every model is judged as exported, on the whole test text. Rows that the table holds are not made again.
+Contender and search spend equal CPU time: all that the run file gives pays for reading data, the training with its
+overhead, export and the score on test text of both. A drawn design is not measured within the budget, which is in its
+favour. Every model is judged as exported, on the whole test text. Rows that the table holds are not made again.
 Columns: contender, design, seed, bits per byte of the exported model, its weight format, steps and charged CPU seconds
 of the training, CPU seconds of everything, and, after ``measure``, time and peak memory.
 """
@@ -31,7 +32,9 @@ from safetensors.numpy import load_file
 from chipwise import api
 from chipwise.deploy.export.onnx import export
 from chipwise.deploy.measure.harness import measure_alternately
+from chipwise.design.phases.halving import LONG_OVERHEAD
 from chipwise.design.phases.measuring import metrics_of
+from chipwise.design.phases.run_budget import ending_s
 from chipwise.design.report.record import load
 from chipwise.design.run.spec import load_run
 from chipwise.model.space.designs import design_of, summary
@@ -97,7 +100,7 @@ def train_alone(name: str, seed: int, file: Path, work: Path) -> list[dict[str, 
     result = train(
         design.arch,
         task.data(design.arch).load(),
-        cpu_budget_s=spec.allowance.total,
+        cpu_budget_s=(spec.allowance.total - time.process_time() - ending_s(spec.allowance.total)) / LONG_OVERHEAD,
         seed=seed,
         folder=work / f"{name}-{seed}",
         recipe=Recipe(**task.recipe),

@@ -43,6 +43,7 @@ from chipwise.model.space.designs import summary
 from chipwise.training.tasks.protocol import TaskData
 from chipwise.training.trainers.protocol import Setup, Trainer, open_trainer
 
+ALONE_DRAWS, DRAWS = 50_000, 200_000  # random candidates that are priced; of one model most is known from references
 REMEMBERED_S = 1.0  # CPU seconds between two saves of the spent budget
 
 
@@ -190,13 +191,14 @@ class Search(StoredRun):
         across = AcrossDevices(spec, self.space, others, target.metrics) if spec.targets else None
         metrics = target.metrics if across is None else across.metrics
         limits = (*limits_on_predictions(spec, self.space, target), *others.limits_on_rows())
+        draws = ALONE_DRAWS if self.allowance.alone else DRAWS
         try:
-            screened = screen(self.space, metrics, limits, seed=spec.seed)
+            screened = screen(self.space, metrics, limits, seed=spec.seed, draws=draws)
         except OutOfReach as error:
             if not any(item.rungs for item in self._candidates()):
                 raise
             limits = loosened(limits, error.beyond)  # continue with loosened limits, to end with the closest design
-            screened = screen(self.space, metrics, limits, seed=spec.seed)
+            screened = screen(self.space, metrics, limits, seed=spec.seed, draws=draws)
         self._remember_screened(screened)
         self._phase("choosing the reference design")
         references = reference_designs(self.trials, spec, target, measurer=measurer, others=others)

@@ -23,7 +23,8 @@ from chipwise.errors import SpecError
 from chipwise.training.evaluations.data import Task
 
 MEASURING_S, MEASURING_SHARE = 5.0, 0.04  # CPU seconds, and share of the budget, for measuring the finalists
-ENDING_S, ENDING_SHARE = 4.0, 0.01  # same, for the end of the run: test text, explanations, report
+ALONE_MEASURING_SHARE = 0.015  # of a budget for one model, which is the only finalist, in at most two formats
+ENDING_S, ENDING_SHARE = 4.0, 0.005  # same, for the end of the run: test text, explanations, report
 FINALS_S = 60.0  # CPU seconds for measuring the finalists, if the budget covers only trainings
 ROUND_S = 10.0  # advised budgets are multiples of this
 
@@ -66,8 +67,9 @@ class RunBudget:
         """Reserves the cost of measuring, tasks and report at the end, if the budget includes them."""
         if self.allowance.whole:
             total_s, by_matrix = self.allowance.total, chosen_by_matrix(self._spec, target)
-            self._measuring_s = measuring_s(total_s, by_matrix=by_matrix)
-            self._reserve_s = set_aside_s(total_s, by_matrix=by_matrix) + task_evaluation.planned_cpu_s(tasks)
+            alone = self.allowance.alone
+            self._measuring_s = measuring_s(total_s, alone=alone, by_matrix=by_matrix)
+            self._reserve_s = self._measuring_s + ending_s(total_s) + task_evaluation.planned_cpu_s(tasks)
 
     def require(self, *, ahead_s: float = 0.0) -> None:
         """Refuses a budget as soon as it is known to be too small, unless a plan or a training exists.
@@ -136,14 +138,20 @@ class RunBudget:
         )
 
 
-def measuring_s(total_s: float, *, by_matrix: bool = False) -> float:
-    """CPU seconds reserved for measuring the finalists and, if used, for choosing each matrix's format."""
-    return MEASURING_S + MEASURING_SHARE * total_s + (task_evaluation.CONTENDERS * CPU_S if by_matrix else 0.0)
+def measuring_s(total_s: float, *, alone: bool = False, by_matrix: bool = False) -> float:
+    """CPU seconds reserved for measuring the finalists, or the only one, and for choosing each matrix's format."""
+    share = ALONE_MEASURING_SHARE if alone else MEASURING_SHARE
+    return MEASURING_S + share * total_s + (task_evaluation.CONTENDERS * CPU_S if by_matrix else 0.0)
 
 
-def set_aside_s(total_s: float, *, by_matrix: bool = False) -> float:
+def ending_s(total_s: float) -> float:
+    """CPU seconds of a budget reserved for test text, explanations and report."""
+    return ENDING_S + ENDING_SHARE * total_s
+
+
+def set_aside_s(allowed: Allowance) -> float:
     """CPU seconds of a budget reserved for measurements and report."""
-    return measuring_s(total_s, by_matrix=by_matrix) + ENDING_S + ENDING_SHARE * total_s
+    return measuring_s(allowed.total, alone=allowed.alone) + ending_s(allowed.total)
 
 
 def require_budget(spec: RunSpec, *, spent_s: float, ahead_s: float, trainings: int) -> None:
@@ -169,7 +177,7 @@ def require_budget(spec: RunSpec, *, spent_s: float, ahead_s: float, trainings: 
     raise SpecError(
         f"{units.show(spec.allowance.total, 'time')} of CPU time are too little: calibration and preparation take "
         f"{units.show(spent_s + ahead_s, 'time')} or more, measuring and the report "
-        f"{units.show(set_aside_s(spec.allowance.total), 'time')}, and {trainings} trainings of {final} each do not "
+        f"{units.show(set_aside_s(spec.allowance), 'time')}, and {trainings} trainings of {final} each do not "
         f"fit in the rest; give at least {advised}"
         + (", or lower budget.final" if spec.budget.final is not None else ""),
         field="budget.cpu",
@@ -178,7 +186,7 @@ def require_budget(spec: RunSpec, *, spent_s: float, ahead_s: float, trainings: 
 
 def _holds(spec: RunSpec, before_s: float, trainings: int) -> bool:
     allowed = allowance(spec.budget, spec.train)
-    left_s = allowed.total - before_s - set_aside_s(allowed.total)
+    left_s = allowed.total - before_s - set_aside_s(allowed)
     left_s -= planned_cpu_s(spec.quality.shared_s(allowed.total))
     return left_s / OVERHEAD >= trainings * _least_final(allowed)
 

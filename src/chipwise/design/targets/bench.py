@@ -19,6 +19,7 @@ from chipwise.model.arch.design import Design
 
 CANDIDATE_S = 60.0  # time limit for a candidate that does not respond
 ATTEMPTS = 2  # attempts at measuring when the machine is busy
+TIMING_S = 0.5  # least duration of timing a candidate; finalists are timed longer, in turns
 MEMORY_BYTES = 16_000_000_000  # limit on the address space of a candidate's process
 
 
@@ -44,7 +45,7 @@ class Bench:
         with storage(folder):
             path = export_for(self.spec.target.runtime, design, folder, stem="random")
         try:
-            found = measure(path, self.spec.workload, memory_limit_bytes=MEMORY_BYTES, **self._how)
+            found = measure(path, self.spec.workload, seconds=TIMING_S, memory_limit_bytes=MEMORY_BYTES, **self._how)
         finally:
             path.unlink(missing_ok=True)
         MeasurementStore().add(found, design=design, source=f"search {self.spec.name}")

@@ -22,6 +22,7 @@ from chipwise.model.arch.design import Design
 from chipwise.model.space.search_space import SearchSpace
 
 CALIBRATION_S, CALIBRATION_SHARE = 45.0, 0.2  # CPU seconds, limited to this share of the budget
+ALONE_SHARE = 0.05  # the same where the budget is for one model, whose design is measured before its training
 FAST = 0.7  # duration on a fast machine, relative to the usual one
 CALIBRATION_TOKENS_PER_S = 100_000.0  # for budgets in tokens: tokens per second of calibration
 
@@ -113,4 +114,5 @@ def _suitable_s(allowed: Allowance) -> float:
     """Duration of calibration that suits a search: a share of its budget, or by its tokens."""
     if allowed.unit == "tokens":
         return allowed.total / CALIBRATION_TOKENS_PER_S
-    return CALIBRATION_SHARE * allowed.total if allowed.whole else CALIBRATION_S
+    share = ALONE_SHARE if allowed.alone else CALIBRATION_SHARE
+    return share * allowed.total if allowed.whole else CALIBRATION_S
