@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import math
-from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -492,12 +491,12 @@ def test_choosing_the_format_of_each_matrix_is_set_aside_too(monkeypatch) -> Non
 def test_less_is_set_aside_where_there_is_one_finalist(monkeypatch) -> None:
     """Of 1,000 s: 5 and 1.5 % for measuring it, in place of 4 %, and 4 and half a per cent for the end of the run."""
     found = budgeted(monkeypatch, whole=True, left=0.0)
-    found.allowance = replace(found.allowance, alone=True)
+    found.allowance = dataclasses.replace(found.allowance, alone=True)
     monkeypatch.setattr(run_budget, "chosen_by_matrix", lambda spec, target: False)
     found.set_aside(None, {})
     assert found.left_for_finals_s == pytest.approx(20.0)
     assert set_aside_s(found.allowance) == pytest.approx(20.0 + 9.0)
-    assert set_aside_s(replace(found.allowance, alone=False)) == pytest.approx(45.0 + 9.0)
+    assert set_aside_s(dataclasses.replace(found.allowance, alone=False)) == pytest.approx(45.0 + 9.0)
 
 
 def test_a_plan_that_was_made_stays(monkeypatch) -> None:
