@@ -127,6 +127,7 @@ class Chooser:
         bytes_per_token: Bytes of training data per position for the designs of rows, (n,).
         law: Prior law of the loss by size and data.
         operators: What is known of operators.
+        pace: How fast trainings are, before any of this run.
         seed: Random seed.
     """
 
@@ -145,11 +146,12 @@ class Chooser:
         bytes_per_token: Callable[[Rows], Float64Array],
         law: Law = START,
         operators: OperatorPrior = NOTHING_KNOWN,
+        pace: Pace = PACE,
         seed: int,
     ) -> None:
         self._space, self._metrics, self._limits, self._seed = space, metrics, limits, seed
         self._final, self._in_tokens, self._bytes_per_token = final, in_tokens, bytes_per_token
-        self._start, self._operators = law, operators
+        self._start, self._operators, self._pace = law, operators, pace
         self.problem = make_problem(space, metrics, goals, limits)
         self._counted = self._counted_problem()
         rng = np.random.default_rng([seed, 7])
@@ -444,7 +446,7 @@ class Chooser:
         tokens = np.array([item.tokens for item in observations], float)
         layers, head = self._sizes(seen)
         spent = np.array([item.spent for item in observations]) / self._slower(seen)
-        pace = fit_pace(layers, head, tokens / spent)
+        pace = fit_pace(layers, head, tokens / spent) if len(seen) else self._pace
         losses = self._losses(observations) / self._factor(seen, tokens)
         law = fit_law(layers, head, tokens * self._bytes_per_token(seen), losses, start=self._start)
 
@@ -486,7 +488,7 @@ class Chooser:
 
     def _worth(self, rows: Rows) -> Float64Array:
         """Change of the ln loss after a full training by the operators of ``rows``, (n,): slower ones read less."""
-        change = self._change(rows, self._full_tokens(rows, PACE))
+        change = self._change(rows, self._full_tokens(rows, self._pace))
         return change if self._in_tokens else change + self._start.slope * np.log2(self._slower(rows))
 
     def _full_tokens(self, rows: Rows, pace: Pace, budget: float | None = None) -> Float64Array:

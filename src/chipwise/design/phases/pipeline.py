@@ -30,6 +30,7 @@ from chipwise.design.phases.screening import Screened, loosened, screen
 from chipwise.design.phases.stored_run import StoredRun
 from chipwise.design.phases.supernet_prior import Supernet, designs_to_score
 from chipwise.design.phases.task_evaluation import TaskEvaluation, load_tasks
+from chipwise.design.phases.training_pace import measure_slowness, slowness
 from chipwise.design.phases.trainings import Trainings, charged
 from chipwise.design.report.record import RunRecord, save
 from chipwise.design.run.folder import RunFolder
@@ -40,6 +41,7 @@ from chipwise.design.targets.local import least_calibration_s
 from chipwise.design.targets.target import Target, limits_on_predictions, open_target
 from chipwise.errors import ChipwiseError, OutOfReach
 from chipwise.model.space.designs import summary
+from chipwise.training.laws.scaling import PACE
 from chipwise.training.tasks.protocol import TaskData
 from chipwise.training.trainers.protocol import Setup, Trainer, open_trainer
 
@@ -200,6 +202,9 @@ class Search(StoredRun):
             limits = loosened(limits, error.beyond)  # continue with loosened limits, to end with the closest design
             screened = screen(self.space, metrics, limits, seed=spec.seed, draws=draws)
         self._remember_screened(screened)
+        if self.allowance.alone:
+            self._phase("timing a training step")
+            measure_slowness(self.study, spec, self.folder, data)
         self._phase("choosing the reference design")
         references = reference_designs(self.trials, spec, target, measurer=measurer, others=others)
         pace = spec.task_settings.latency_metric
@@ -215,6 +220,7 @@ class Search(StoredRun):
             bytes_per_token=lambda rows: data.bytes_per_token(self.space, rows),
             law=spec.task_settings.law,
             operators=spec.operators,
+            pace=PACE.times(slowness(self.study)),
             seed=spec.seed,
         )
         if self.allowance.alone:

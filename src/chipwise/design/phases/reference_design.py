@@ -16,6 +16,7 @@ from chipwise.design.limits import total_penalty
 from chipwise.design.phases.limits import HEADROOM, within
 from chipwise.design.phases.measuring import Measurer
 from chipwise.design.phases.other_devices import OtherDevices
+from chipwise.design.phases.training_pace import slowness
 from chipwise.design.run.budget_spec import Allowance
 from chipwise.design.run.spec import RunSpec
 from chipwise.design.run.trials import Candidate, Trials
@@ -31,8 +32,10 @@ TRAINED_FLOPS = (
 MEASURED_AT_MOST = 4  # most designs measured for one vocabulary
 
 
-def most_parameters(allowance: Allowance) -> float:
+def most_parameters(allowance: Allowance, *, slower: float = 1.0) -> float:
     """Most parameters that one final training can train: at least a quarter of a token for each.
+
+    ``slower`` is how much longer this machine takes for a training than the one of ``TRAINED_FLOPS``.
 
     If limits are loose, the largest design within them would be undertrained. The speed of GPU trainings is not known
     in advance, so no design is left out there.
@@ -40,7 +43,7 @@ def most_parameters(allowance: Allowance) -> float:
     if allowance.unit == "tokens":
         return allowance.final / LEAST_TOKENS
     if allowance.unit == "cpu":
-        return math.sqrt(TRAINED_FLOPS * allowance.final / (6 * LEAST_TOKENS))
+        return math.sqrt(TRAINED_FLOPS / slower * allowance.final / (6 * LEAST_TOKENS))
     return math.inf
 
 
@@ -84,7 +87,7 @@ def largest_within(
         done = [dict(item.notes.choices) for item in tried()]
         fitting = (
             pair
-            for pair in _largest_first(spec, target, family)
+            for pair in _largest_first(spec, target, family, slower=slowness(trials.study))
             if pair[0] not in done
             and (others is None or others.keeps_limits(design_of(pair[0], spec=spec.space, name="baseline")))
         )
@@ -106,7 +109,7 @@ def _earlier(trials: Trials, choices: Mapping[str, object]) -> Candidate | None:
 
 
 def _largest_first(
-    spec: RunSpec, target: Target, family: Hashable
+    spec: RunSpec, target: Target, family: Hashable, *, slower: float = 1.0
 ) -> Iterator[tuple[Mapping[str, object], Mapping[str, Bounds]]]:
     """Designs predicted within the limits, most parameters first; the faster first among equal ones.
 
@@ -114,7 +117,7 @@ def _largest_first(
     smallest first. Each measurement corrects later predictions. Without soft limits designs are predicted only as far
     as they are asked for, since a family may have a thousand.
     """
-    most = most_parameters(spec.allowance)
+    most = most_parameters(spec.allowance, slower=slower)
     limits = (*spec.limits, *target.limits)
 
     def fits(predicted: Mapping[str, Bounds]) -> bool:

@@ -105,6 +105,14 @@ class Pace:
         layers, head = np.asarray(layer_parameters, float), np.asarray(head_parameters, float)
         return np.asarray(1 / (self.token_s + self.layer_parameter_s * layers + self.head_parameter_s * head))
 
+    def times(self, factor: float) -> Pace:
+        """The pace of a machine that takes ``factor`` times as long."""
+        return Pace(
+            token_s=self.token_s * factor,
+            layer_parameter_s=self.layer_parameter_s * factor,
+            head_parameter_s=self.head_parameter_s * factor,
+        )
+
 
 PACE = Pace(token_s=8e-6, layer_parameter_s=4.0e-11, head_parameter_s=2.5e-11)
 

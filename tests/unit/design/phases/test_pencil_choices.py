@@ -56,6 +56,7 @@ def test_a_reference_design_is_no_larger_than_its_training_fills() -> None:
     assert most_parameters(tokens) == pytest.approx(2.4e6)
     assert most_parameters(seconds(60.0)) == pytest.approx(2.449e6, rel=1e-3)
     assert most_parameters(Allowance(unit="gpu", total=600.0, final=90.0, whole=False)) == math.inf
+    assert most_parameters(seconds(60.0), slower=4.0) == pytest.approx(2.449e6 / 2, rel=1e-3)  # half the parameters
 
 
 def test_no_rung_is_shorter_than_a_second() -> None:

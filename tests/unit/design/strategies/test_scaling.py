@@ -55,6 +55,11 @@ def test_a_small_model_wins_a_short_training_and_loses_a_long_one() -> None:
     assert long[0] > long[1]
 
 
+def test_a_machine_that_takes_four_times_as_long_trains_on_a_quarter_of_the_tokens() -> None:
+    sizes = np.array([1e5, 2e6]), np.array([1e5, 4e5])
+    assert PACE.times(4).tokens_per_s(*sizes) == pytest.approx(PACE.tokens_per_s(*sizes) / 4)
+
+
 def test_pace_takes_this_machines_speed() -> None:
     layers, head = np.array([1e5, 5e5, 2e6]), np.array([1e5, 2e5, 4e5])
     twice = fit_pace(layers, head, 2 * PACE.tokens_per_s(layers, head))

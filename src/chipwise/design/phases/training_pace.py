@@ -1,0 +1,37 @@
+"""How long trainings take on this machine, before a run has trained anything."""
+
+from __future__ import annotations
+
+from chipwise.core.record import Record
+from chipwise.design.run.folder import RunFolder
+from chipwise.design.run.spec import RunSpec
+from chipwise.design.strategies.study import Study
+from chipwise.model.space.designs import design_of
+from chipwise.training.laws.scaling import PACE
+from chipwise.training.tasks.protocol import TaskData
+
+
+def slowness(study: Study) -> float:
+    """How much longer a training takes here than at ``PACE``, as :func:`measure_slowness` found it; 1 if unknown."""
+    return Record(study.memory).get("slowness", float, 1.0)
+
+
+def measure_slowness(study: Study, spec: RunSpec, folder: RunFolder, data: TaskData) -> None:
+    """Times two training steps of a middle conventional design, once in a run, and stores :func:`slowness`.
+
+    The budget buys several times as many tokens on one processor as on another, so the best size of a design depends on
+    it. Only for budgets in CPU time of trainings on this machine.
+    """
+    allowed, known = spec.allowance, "slowness" in study.memory
+    inside = (one for one in spec.task_settings.references(spec.space) if one["d_model"] in spec.space.d_model)
+    sized = sorted(inside, key=lambda one: int(str(one["d_model"])) ** 2 * int(str(one["depth"])))
+    if known or allowed.unit != "cpu" or spec.train.kind != "local" or not sized:
+        return
+    from chipwise.model.nn.precision import kept_precision
+    from chipwise.training.loop.pace import tokens_per_cpu_s
+
+    arch = design_of(sized[len(sized) // 2], spec=spec.space, name="baseline").arch
+    precision = spec.train.precision or kept_precision(folder.path / "precision.json")
+    found = tokens_per_cpu_s(arch, data.data(arch).load(), data.recipe, precision=precision)
+    layers, head = arch.parameters() - arch.embedding_parameters(), arch.outputs * arch.d_model
+    study.remember(slowness=float(PACE.tokens_per_s(layers, head)) / found)

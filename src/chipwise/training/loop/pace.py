@@ -1,0 +1,62 @@
+"""How fast one core of this machine trains, from two steps of a real training."""
+
+from __future__ import annotations
+
+import math
+import tempfile
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import torch
+
+from chipwise.core.files import build
+from chipwise.model.arch.arch import ArchSpec
+from chipwise.model.nn.precision import Precision
+from chipwise.training.data.dataset import Dataset
+from chipwise.training.data.recipe import Recipe
+from chipwise.training.loop.trainer import Run
+
+STEPS = 2  # the first also reads the data and fills caches
+
+
+def tokens_per_cpu_s(
+    arch: ArchSpec,
+    data: Dataset,
+    recipe: Mapping[str, object],
+    *,
+    precision: Precision,
+    clock: Callable[[], float] = time.process_time,
+) -> float:
+    """Training tokens of ``arch`` per CPU second on one core: the faster of ``STEPS`` steps.
+
+    Args:
+        arch: The architecture.
+        data: Its training data.
+        recipe: Fields of ``Recipe`` that differ from its defaults.
+        precision: Format of matrix products.
+        clock: CPU seconds of this process.
+    """
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    best = math.inf
+    try:
+        with tempfile.TemporaryDirectory(prefix="chipwise-") as folder:
+            run = Run(
+                arch,
+                data,
+                float(STEPS),
+                0,
+                Path(folder),
+                build(Recipe, dict(recipe)),
+                clock,
+                counted=True,
+                precision=precision,
+            )
+            for _ in range(STEPS):
+                begun = clock()
+                run._step()
+                best = min(best, clock() - begun)
+            return run.step_tokens / best
+    finally:
+        torch.set_num_threads(threads)
