@@ -83,14 +83,56 @@ def encode(tokenizer: Tokenizer, texts: Sequence[str]) -> Tokens:
     separator = tokenizer.token_to_id(SEPARATOR)
     parts = [np.array([separator], dtype=np.uint16)]
     for start in range(0, len(texts), 1000):
-        batch = tokenizer.encode_batch(list(texts[start : start + 1000]), add_special_tokens=False)
+        batch = tokenizer.encode_batch_fast(list(texts[start : start + 1000]), add_special_tokens=False)
         parts += [np.array([*item.ids, separator], dtype=np.uint16) for item in batch]
     return np.concatenate(parts)
+
+
+class Splitter:
+    """Turns tokens of ``tokenizer`` into those of the tokenizer that is cut from it, without reading the text again.
+
+    Merges are applied in their order, and a merge of a new token comes after the one that made it. So the tokens of the
+    smaller tokenizer are what is left when the merges beyond its last one are undone.
+
+    Args:
+        tokenizer: The larger tokenizer.
+        vocab_size: Size of the smaller one.
+
+    Raises:
+        InputError: A token beyond the size has no merge, or more than one, so that it is not known how it was made.
+    """
+
+    def __init__(self, tokenizer: Tokenizer, vocab_size: int) -> None:
+        model = json.loads(tokenizer.to_str())["model"]
+        vocab: dict[str, int] = model["vocab"]
+        parts: dict[int, list[int]] = {number: [number] for number in range(vocab_size)}
+        for left, right in model["merges"]:
+            made = vocab[left + right]
+            if made < vocab_size:
+                continue
+            if made in parts:
+                raise InputError(f"two merges make the token {left + right!r}")
+            parts[made] = parts[vocab[left]] + parts[vocab[right]]
+        if len(parts) < len(vocab):
+            raise InputError("a token was not made by a merge")
+        self._lengths = np.array([len(parts[number]) for number in range(len(parts))])
+        self._starts = np.cumsum(self._lengths) - self._lengths
+        self._parts = np.concatenate([parts[number] for number in range(len(parts))]).astype(np.uint16)
+
+    def __call__(self, stream: Tokens) -> Tokens:
+        """The same text in tokens of the smaller vocabulary; ``stream`` (n,)."""
+        lengths = self._lengths[stream]
+        begins = np.cumsum(lengths) - lengths  # of each token's parts in the result
+        places = np.arange(lengths.sum()) + np.repeat(self._starts[stream] - begins, lengths)
+        return np.asarray(self._parts[places])
 
 
 def entry_bytes(texts: Sequence[str]) -> NDArray[np.int64]:
     """Number of UTF-8 bytes of each text."""
     return np.array([len(text.encode()) for text in texts], dtype=np.int64)
+
+
+PARTS = ("train", "validation", "test")
 
 
 class TokenStore:
@@ -162,17 +204,28 @@ class TokenStore:
         """The corpus in tokens of this size, encoded at the first call."""
         path = self.tokens_path(vocab_size)
         if not path.exists():
-            tokenizer, corpus = self.tokenizer(vocab_size), self.corpus
+            corpus = self.corpus
             arrays = {
                 "sizes": np.array([vocab_size, corpus.bytes_train]),
-                "train": encode(tokenizer, corpus.train),
-                "validation": encode(tokenizer, corpus.validation),
+                **self._streams(vocab_size),
                 "validation_bytes": entry_bytes(corpus.validation),
-                "test": encode(tokenizer, corpus.test),
                 "test_bytes": entry_bytes(corpus.test),
             }
             write_arrays(path, arrays)
         return load_tokens(path)
+
+    def _streams(self, vocab_size: int) -> dict[str, Tokens]:
+        """The parts of the corpus in tokens of this size: encoded if it is the largest, else split from those of it."""
+        largest, tokenizer = self.sizes[-1], self.tokenizer(vocab_size)
+        if vocab_size < largest:
+            try:
+                split = Splitter(self.tokenizer(largest), vocab_size)
+            except InputError:
+                pass  # not a tokenizer of ours: encode the text again
+            else:
+                whole = self.tokens(largest)
+                return {name: split(getattr(whole, name)) for name in PARTS}
+        return {name: encode(tokenizer, getattr(self.corpus, name)) for name in PARTS}
 
 
 def tokenizer_path(folder: Path, vocab_size: int) -> Path:

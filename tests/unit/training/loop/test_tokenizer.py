@@ -13,6 +13,7 @@ from chipwise.errors import DataError, InputError, StudyError
 from chipwise.training.data.text import Corpus
 from chipwise.training.data.tokenizer import (
     SEPARATOR,
+    Splitter,
     TokenStore,
     cut,
     encode,
@@ -45,6 +46,30 @@ LARGE = train_tokenizer(corpus().train, 420)
 def test_a_cut_tokenizer_is_the_one_that_training_for_its_size_gives(size: int) -> None:
     trained = train_tokenizer(corpus().train, size)
     assert json.loads(cut(LARGE, size).to_str()) == json.loads(trained.to_str())
+
+
+@given(st.text(max_size=80) | st.lists(st.sampled_from([*WORDS, "hearth", "lefty"]), max_size=9).map(" ".join))
+@pytest.mark.parametrize("size", [257, 258, 300, 419, 420])
+def test_tokens_that_are_split_are_those_of_the_smaller_tokenizer(size: int, text: str) -> None:
+    texts = [text.replace(SEPARATOR, ""), "heart failure"]
+    assert Splitter(LARGE, size)(encode(LARGE, texts)).tolist() == encode(cut(LARGE, size), texts).tolist()
+
+
+def test_tokens_are_not_split_where_it_is_unknown_how_they_were_made() -> None:
+    """Another merge that makes a token that one already makes; and the last token without its merge."""
+    from tokenizers import Tokenizer
+
+    state = json.loads(LARGE.to_str())
+    model = state["model"]
+    known, made = {tuple(pair) for pair in model["merges"]}, model["vocab"]
+    halves = ((word[:i], word[i:]) for word in made if made[word] >= 300 for i in range(1, len(word)))
+    other = next(pair for pair in halves if pair not in known and pair[0] in made and pair[1] in made)
+    model["merges"].append(list(other))
+    with pytest.raises(InputError, match=f"two merges make the token '{''.join(other)}'"):
+        Splitter(Tokenizer.from_str(json.dumps(state)), 300)
+    model["merges"] = model["merges"][:-2]
+    with pytest.raises(InputError, match="not made by a merge"):
+        Splitter(Tokenizer.from_str(json.dumps(state)), 300)
 
 
 @given(st.text(max_size=80))
