@@ -30,7 +30,7 @@ from chipwise.deploy.calibrate.learning import (
 )
 from chipwise.deploy.calibrate.microbench import cases
 from chipwise.deploy.calibrate.model_rates import best_rates, fit_model_rates
-from chipwise.deploy.calibrate.node_rates import bandwidths, fit_terms, time_cases
+from chipwise.deploy.calibrate.node_rates import ROUNDS, bandwidths, fit_terms, time_cases
 from chipwise.deploy.calibrate.partial import Partial
 from chipwise.deploy.calibrate.random_models import (
     WEIGHTS,
@@ -54,7 +54,8 @@ DEFAULT_S = 75.0
 LARGE_FROM_S = 60.0  # shorter calibrations measure small models only
 LARGE_S = 32.0  # time for large matrices and large models together
 CASES_S = 9.0  # time for small graphs
-MODEL_S = 1.4  # time for one small model: starting, warming up, timing
+FEWER_ROUNDS = 2  # over the small graphs in calibrations without large models
+MODEL_S = 1.6  # time for one small model: starting, warming up, timing
 ENOUGH = 2 / 3  # share of the models; if this many ran on an undisturbed machine, the others are ignored
 MODELS = {"with nodes": (12, 120), "alone": (60, 96)}  # fewest and most small models
 NODES_TIMED = ("onnxruntime", "fake")  # runtimes whose nodes are timed in ONNX Runtime (fake is a test double)
@@ -113,7 +114,9 @@ def calibrate(
         blank = replace(blank, terms=base.terms, curves=base.curves)
     elif nodes:
         wanted = cases(timed.cases(), large=large)
-        terms, curves = fit_terms(time_cases(wanted, threads=threads, on_progress=tell, partial=kept))
+        rounds = ROUNDS if seconds >= LARGE_FROM_S else FEWER_ROUNDS
+        timed_cases = time_cases(wanted, threads=threads, on_progress=tell, partial=kept, rounds=rounds)
+        terms, curves = fit_terms(timed_cases)
         blank = replace(blank, terms=terms, curves=curves)
     left_s = seconds - (CASES_S if nodes and base is None else 0.0) - (LARGE_S if large else 0.0)
     least, most = MODELS["with nodes" if nodes else "alone"]

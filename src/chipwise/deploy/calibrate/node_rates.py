@@ -30,7 +30,12 @@ CASE_SILENCE_S = 120.0  # a case that takes longer counts as hung
 
 
 def time_cases(
-    chosen: Sequence[Case], *, threads: int, on_progress: Progress, partial: Partial | None = None
+    chosen: Sequence[Case],
+    *,
+    threads: int,
+    on_progress: Progress,
+    partial: Partial | None = None,
+    rounds: int = ROUNDS,
 ) -> list[tuple[Case, float]]:
     """Seconds of one run of each case, the least over the rounds. Large cases are timed in one round only.
 
@@ -38,9 +43,9 @@ def time_cases(
     """
     kept = partial or Partial(None, runtime="", threads=threads)
     best = [math.inf] * len(chosen)
-    rounds = [list(range(len(chosen)))] + [[i for i, case in enumerate(chosen) if not case.large]] * (ROUNDS - 1)
-    done, total = 0, sum(map(len, rounds))
-    for turn, order in enumerate(rounds):
+    turns = [list(range(len(chosen)))] + [[i for i, case in enumerate(chosen) if not case.large]] * (rounds - 1)
+    done, total = 0, sum(map(len, turns))
+    for turn, order in enumerate(turns):
         random.Random(turn).shuffle(order)
         names = {i: f"node {turn} {digest(asdict(chosen[i]))}" for i in order}
         known = {i: held for i in order if isinstance(held := kept.get(names[i]), float)}
