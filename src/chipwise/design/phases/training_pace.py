@@ -10,6 +10,8 @@ from chipwise.model.space.designs import design_of
 from chipwise.training.laws.scaling import PACE
 from chipwise.training.tasks.protocol import TaskData
 
+QUANTILE = 4  # the design at this part of all sizes is timed: a larger one's steps take seconds on a slow machine
+
 
 def slowness(study: Study) -> float:
     """How much longer a training takes here than at ``PACE``, as :func:`measure_slowness` found it; 1 if unknown."""
@@ -17,7 +19,7 @@ def slowness(study: Study) -> float:
 
 
 def measure_slowness(study: Study, spec: RunSpec, folder: RunFolder, data: TaskData) -> None:
-    """Times two training steps of a middle conventional design, once in a run, and stores :func:`slowness`.
+    """Times two training steps of a small conventional design, once in a run, and stores :func:`slowness`.
 
     The budget buys several times as many tokens on one processor as on another, so the best size of a design depends on
     it. Only for budgets in CPU time of trainings on this machine.
@@ -30,7 +32,7 @@ def measure_slowness(study: Study, spec: RunSpec, folder: RunFolder, data: TaskD
     from chipwise.model.nn.precision import kept_precision
     from chipwise.training.loop.pace import tokens_per_cpu_s
 
-    arch = design_of(sized[len(sized) // 2], spec=spec.space, name="baseline").arch
+    arch = design_of(sized[len(sized) // QUANTILE], spec=spec.space, name="baseline").arch
     precision = spec.train.precision or kept_precision(folder.path / "precision.json")
     found = tokens_per_cpu_s(arch, data.data(arch).load(), data.recipe, precision=precision)
     layers, head = arch.parameters() - arch.embedding_parameters(), arch.outputs * arch.d_model

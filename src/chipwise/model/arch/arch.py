@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, fields, replace
 from typing import ClassVar, Self, TypeVar
 
 from chipwise.core.digest import digest, plain
-from chipwise.core.fields import build, positive, whole_number
+from chipwise.core.fields import positive, whole_number
 from chipwise.core.results import Result
 from chipwise.core.stored import Stored
 from chipwise.errors import SpecError, Unsupported, short
@@ -111,7 +111,7 @@ class ArchSpec(Trunk, Result, Stored):
         kept |= {name: getattr(self, name) for name in beside}
         towers = tuple(tower.stored() for tower in self.towers)
         ends = {"vocab_size": 0, "tie_embeddings": self.tie_embeddings, **self.stem.record(), **self.head.record()}
-        return build(ArchRecord, {**kept, **ends, "towers": towers})
+        return ArchRecord(**{**kept, **ends, "towers": towers})
 
     @classmethod
     def of_stored(cls, record: object) -> Self:
