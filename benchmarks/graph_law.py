@@ -21,7 +21,7 @@ import json
 import math
 import re
 from collections import Counter, defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -30,7 +30,7 @@ from scipy.optimize import nnls
 
 from chipwise.model.graphs.graph import Graph
 from chipwise.model.graphs.read import read_graph
-from chipwise.predict.graphs.law import DATA, amounts_of, sums_of
+from chipwise.predict.graphs.law import DATA, amounts_of, law, works_of
 from graph_files import models as files_of
 from provenance import stamp
 
@@ -87,7 +87,7 @@ def gather(room: Path, out: Path) -> None:
             seconds = float(times[model.name]["cpu_s"])
             moved = sum(op.bytes * op.runs for op in graph.ops)
             head = (model.name, model.family)
-            writer.writerow((*head, "pass", f"{seconds:.5g}", graph.flops, moved, _told(sums_of(graph.ops))))
+            writer.writerow((*head, "pass", f"{seconds:.5g}", graph.flops, moved, _told(_sums(works_of(graph.ops)))))
             for kind, own, amounts in _classes(graph, seconds, profiles[model.name]):
                 writer.writerow((*head, kind, f"{own:.5g}", "", "", _told(amounts)))
     stamp(out)
@@ -113,6 +113,14 @@ def _classes(graph: Graph, seconds: float, profile: list[dict[str, str]]) -> Ite
     for kind, own in sorted(spent.items()):
         if own > LEAST * whole:
             yield kind, own * seconds / whole, amounts[kind]
+
+
+def _sums(works: Mapping[str, float]) -> Counter[str]:
+    """Amounts over all number formats."""
+    found: Counter[str] = Counter()
+    for key, amount in works.items():
+        found[key.partition("|")[2]] += amount
+    return found
 
 
 def _told(amounts: Counter[str]) -> str:
@@ -271,6 +279,7 @@ def main() -> None:
             "seconds": constants,
             "reference": REFERENCE,
             "halfwidth": round(math.log(factor), 3),
+            "taught_halfwidth": law().taught_halfwidth,  # by graph_taught.py
             "unfitted_halfwidth": round(math.log(UNFITTED), 3),
             "classes": {name: round(each, 3) for name, each in medians.items()},
             "source": f"{len(models)} models on one core of an AMD EPYC (Zen 5), ONNX Runtime 1.31.1, 2026-11-26",

@@ -7,7 +7,7 @@ import pytest
 from chipwise.hardware.taught import FileResult
 from chipwise.predict.graphs import npu_law
 from chipwise.predict.graphs.npu_chips import Chip
-from chipwise.predict.graphs.npu_taught import terms_by_results
+from chipwise.predict.graphs.taught import terms_by_results
 from chipwise_fitting.npu import works
 
 NEW = Chip("a-chip-of-tomorrow", "v90", "phone")

@@ -26,8 +26,8 @@ from chipwise.errors import SpecError
 from chipwise.hardware.taught import FileResult
 from chipwise.predict.graphs import npu_law
 from chipwise.predict.graphs.npu_chips import Chip, chip_named
-from chipwise.predict.graphs.npu_taught import RESULTS, terms_by_results
 from chipwise.predict.graphs.npus import RUNTIMES
+from chipwise.predict.graphs.taught import RESULTS, terms_by_results
 from chipwise.predict.whole_runs.sums import Amount, Law
 from chipwise_fitting.sums_fit import Design, Fit
 from chipwise_fitting.table_runs import number, packed_rows, table_in

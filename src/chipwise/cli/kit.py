@@ -17,10 +17,10 @@ from chipwise.core.layout import Column, Table
 
 def command(
     source: Annotated[
-        str,
+        list[str],
         typer.Argument(
             help="A run's folder, or a model: a winner's folder, a .onnx or .gguf file, a PyTorch module as "
-            "package.module:build, a config, a spec, a known name."
+            "package.module:build, a config, a spec, a known name. Several: .onnx files and modules alone."
         ),
     ],
     out: Annotated[Path | None, typer.Option(help="Folder to write. Default: RUN/kit, or kit-NAME.")] = None,
@@ -52,7 +52,7 @@ def command(
     """
     with show.waiting("packing", quiet=as_json):
         packed = api.kit(
-            source,
+            source[0] if len(source) == 1 else source,
             out=out,
             device=device,
             runtime=runtime,

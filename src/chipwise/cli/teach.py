@@ -20,7 +20,7 @@ def command(
     device: Annotated[str, typer.Argument(help="Name for the machine, such as shop-box.")],
     rows: Annotated[
         str | None,
-        typer.Option("--from", help="A CSV file (or .gz), lines of `measurements export`, or `measurements`."),
+        typer.Option("--from", help="A CSV file (or .gz), kit-results.json, `measurements export`, or `measurements`."),
     ] = None,
     base: Annotated[
         str | None,
@@ -45,13 +45,16 @@ def command(
 
     ONNX files on a phone's NPU: chipwise teach my-phone --from files.csv --base snapdragon-7s-gen-4
 
+    ONNX files of a kit, on the CPU: chipwise teach my-board --from kit-results.json --base raspberry-pi-5
+
     With renamed columns: chipwise teach shop-box --from rows.csv --map lat=total_ms
 
     A row needs a model (a known name, a config or spec file, or sizes such as d_model and layers) and a time with
     its unit: total_s, ttft_ms, tpot_ms, or tokens/s: decode_tokens_per_s. Optional columns: runtime, weights,
     prompt_tokens, new_tokens, batch. At most 10,000 rows are used.
 
-    A row of an ONNX file (five or more) needs the columns file and seconds; precision, runtime, shape are optional.
+    A row of an ONNX file (five or more) needs the columns file and seconds; precision, runtime, shape, threads and
+    backend (cpu, gpu or npu) are optional.
     """
     named = answers.map_of
     with show.waiting("learning from the rows", quiet=as_json):

@@ -41,13 +41,17 @@ class TaughtError:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileResult:
-    """A measured ONNX file: its amounts of work by name, the runtime, the number format, and seconds of a pass."""
+    """A measured ONNX file: its amounts of work by name, the runtime, the number format, and seconds of a pass.
+
+    ``part`` is that of the data sheet on which it ran, such as ``npu`` or ``4-cores``; empty for the whole chip.
+    """
 
     model: str
     amounts: Mapping[str, float]
     runtime: str
     precision: str
     seconds: float
+    part: str = later("npu")
 
     def __post_init__(self) -> None:
         if not 0 < self.seconds < math.inf:
@@ -80,7 +84,7 @@ class Teaching:
         check: Cross-validated errors; None if there are too few rows.
         source: Where the rows came from.
         records: The rows themselves, so that a later version can start from them.
-        files: Measured ONNX files, which correct the prediction of files on the NPU and nothing else.
+        files: Measured ONNX files, which correct the prediction of files on the part where they ran and nothing else.
     """
 
     name: str

@@ -55,6 +55,7 @@ class KitModel:
     role: Role = "model"
     trial: int | None = None  # number of the trial in its run
     inputs: Mapping[str, tuple[int, ...]] | None = later(None)  # shapes of the data of a graph that runs on data
+    values: Mapping[str, float] | None = later(None)  # those of its inputs that have a fixed value
     made_from: Mapping[str, str] = field(default_factory=dict)  # file in the run's folder -> its SHA-256 when packed
 
     def __post_init__(self) -> None:
@@ -274,6 +275,11 @@ class KitResults:
                 )
             )
         return join(parts)
+
+
+def is_kit(text: str) -> bool:
+    """Whether a file's text is a kit's list or results."""
+    return '"chipwise.kit' in text[:200]
 
 
 def read_results(path: str | Path) -> KitResults:

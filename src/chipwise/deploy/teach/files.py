@@ -1,22 +1,27 @@
-"""Measured ONNX files on an NPU as results that teach it, by the amounts of work of the law for NPUs."""
+"""Measured ONNX files as results that teach the part of a chip where they ran, by a law's amounts of work."""
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
 from chipwise.core.extras import require
 from chipwise.deploy.graphs.inputs import parse_shapes, parse_values
-from chipwise.deploy.teach.observations import MeasuredRow
+from chipwise.deploy.teach.observations import PARTS, MeasuredRow
 from chipwise.deploy.teach.reading import ONNX, TableRead
-from chipwise.errors import ChipwiseError, InputError, SpecError, Unsupported
+from chipwise.errors import ChipwiseError, InputError, SpecError, UnknownName, Unsupported
+from chipwise.hardware import datasheet
 from chipwise.hardware.datasheet import DeviceProfile
 from chipwise.hardware.taught import FileResult
 from chipwise.model import graphs as reading
+from chipwise.predict.graphs.chips import INSTEAD, NPU, runtime_key
+from chipwise.predict.graphs.law import works_of
 from chipwise.predict.graphs.npu_chips import CHIPS, chip_named
 from chipwise.predict.graphs.npu_law import sums_of
-from chipwise.predict.graphs.npu_taught import RESULTS
 from chipwise.predict.graphs.npus import npu_of
+from chipwise.predict.graphs.pricing import by_sheet
+from chipwise.predict.graphs.taught import RESULTS
 
 
 def are_files(rows: Sequence[MeasuredRow], source: str) -> bool:
@@ -58,7 +63,7 @@ def results_of(
             found.append(_result(row, sheet))
         except ChipwiseError as error:
             problems[row.number] = " ".join(str(error).split())
-    counts = Counter(precision for _, precision in {(each.model, each.precision) for each in found})
+    counts = Counter(where for _, where in {(each.model, _where(each)) for each in found})
     if max(counts.values(), default=0) < RESULTS:
         have = ", ".join(f"{count} in {name}" for name, count in sorted(counts.items())) or "none"
         why = next((f"; line {line}: {problem}" for line, problem in problems.items()), "")
@@ -68,17 +73,47 @@ def results_of(
     return tuple(found), problems
 
 
+def _where(result: FileResult) -> str:
+    """The number format of a result, off NPUs also the part and the runtime."""
+    part = f" on {result.part}" if result.part else ""
+    return result.precision if result.part == NPU else f"{result.precision}{part} in {result.runtime}"
+
+
 def _result(row: MeasuredRow, sheet: DeviceProfile) -> FileResult:
     if row.total_s is None:
         raise SpecError("needs the time of a pass, such as latency_ms")
     shapes, values = ([part for part in text.split(";") if part.strip()] for text in (row.shape, row.value))
     graph = reading.read_graph(row.name, parse_shapes(shapes), parse_values(values))
-    npu = npu_of(sheet, graph, runtime=row.runtime, weights=row.weights)
-    if npu is None:
-        raise Unsupported(f"ONNX files teach NPUs of Qualcomm's, and {sheet.name} has none")
     if graph.uncounted:
         raise Unsupported(f"{row.name}: {graph.uncounted[0].op_type} cannot be counted")
-    amounts = sums_of(graph.ops, npu.precision)
+    used = _part(row, sheet)
+    npu = npu_of(used, graph, runtime=row.runtime, weights=row.weights)
+    if npu is not None:
+        amounts = sums_of(graph.ops, npu.precision)
+        return FileResult(
+            model=row.name, amounts=amounts, runtime=npu.runtime, precision=npu.precision, seconds=row.total_s
+        )
+    weights = None if row.weights is None else row.weights.strip().lower()
+    if weights not in (None, *INSTEAD):
+        raise UnknownName("number format", weights, INSTEAD)
     return FileResult(
-        model=row.name, amounts=amounts, runtime=npu.runtime, precision=npu.precision, seconds=row.total_s
+        model=row.name,
+        amounts=works_of(graph.ops, by_sheet(used, graph, weights).shrink),
+        runtime=runtime_key(row.runtime),
+        precision=weights or graph.dtype,
+        seconds=row.total_s,
+        part=used.name.partition(":")[2],
     )
+
+
+def _part(row: MeasuredRow, sheet: DeviceProfile) -> DeviceProfile:
+    """The part of the chip that the row's variant names, with as many cores as threads."""
+    found: DeviceProfile | None = sheet
+    for word in row.variant.lower().split("/"):
+        if word in PARTS and found is not None:
+            found = datasheet.with_part(found, word)
+        if found is None:
+            raise InputError(f"ran on a {word.upper()}, and {sheet.name} has none; name another --base")
+        if threads := re.fullmatch(r"(\d+)(?: threads?)?", word):
+            found = datasheet.with_cores(found, int(threads[1]))
+    return found or sheet

@@ -103,9 +103,9 @@ def teach(
 
     Args:
         device: Name for the machine. If a data sheet has that name, the profile is called ``NAME-taught``.
-        rows: A CSV file (also ``.gz``) with a model and a time or rate in each row, JSON lines of
+        rows: A CSV file (also ``.gz``) with a model and a time or rate in each row, a kit's results, JSON lines of
             ``chipwise measurements export``, or ``"measurements"`` for this user's store. None: only the data sheet.
-            ONNX files with the times of a pass teach an NPU of Qualcomm's, five or more in one format.
+            ONNX files with the times of a pass, five or more in one format, teach the part on which they ran.
         base: The data sheet most similar to the machine. Default: the sheet of that name, or the base of the earlier
             profile.
         columns: Fields by column, if column names are not recognised: ``{"lat": "total_ms"}``.

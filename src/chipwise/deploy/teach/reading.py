@@ -1,4 +1,4 @@
-"""Reads tables of measured models: CSV files (also gzipped), exported measurements, or the store."""
+"""Reads tables of measured models: CSV files (also gzipped), results of kits, exported measurements, or the store."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from chipwise.core.csvfile import MOST_TABLE_BYTES, whole
 from chipwise.core.digest import plain
 from chipwise.core.dtypes import FORMATS, format_name
 from chipwise.core.files import parse_json, read_text
+from chipwise.deploy.kits.kits import KitModel, is_kit, read_results, sha256_of
 from chipwise.deploy.measure.measurement import Measurement
 from chipwise.deploy.measure.store import MeasurementStore, Stored
 from chipwise.deploy.teach.architectures import MODEL_COLUMNS, PAIR_COLUMNS, described
@@ -68,7 +69,8 @@ def read_table(
     """Reads the measured models of a file or of the store.
 
     Args:
-        source: A CSV file (also ``.gz``), JSON lines of ``chipwise measurements export``, or ``measurements``.
+        source: A CSV file (also ``.gz``), a kit's results, JSON lines of ``chipwise measurements export``, or
+            ``measurements``.
         mapped: Fields by column, for columns with unclear names.
         where: Values by column, to select rows.
         runtime: Runtime of rows without one.
@@ -85,6 +87,10 @@ def read_table(
         raise SpecError(
             f"has {count:,} lines; at most {MOST_LINES:,} are read: keep those of one machine", file=str(path)
         )
+    if is_kit(text):
+        if mapped or where:
+            raise InputError(f"{path}: columns and where are for tables; a kit's results are of one machine")
+        return _of_kit(path)
     if text.lstrip().startswith("{"):
         lines = [(n, line) for n, line in enumerate(text.splitlines(), start=1) if line.strip()]
         stored = [
@@ -203,7 +209,8 @@ def _row(
     """Parses one line into a row; also its runtime's name if unknown. ``models`` caches earlier models."""
     found = {field: cells.get(column, "") for field, column in columns.fields.items()}
     if found.get("model", "").lower().endswith(ONNX):
-        return _timed(_of_file(number, found, home, runtime), found, columns), ""
+        variant = "/".join(cells[name] for name in columns.variants if cells[name])
+        return _timed(_of_file(number, found, home, runtime, variant), found, columns), ""
     key = tuple(found.get(name, "") for name in ("model", *MODEL_COLUMNS, *PAIR_COLUMNS, "cross_heads"))
     if key not in models:
         models[key] = _model(found, home)
@@ -230,14 +237,15 @@ def _row(
     return _timed(row, found, columns), strange
 
 
-def _of_file(number: int, cells: Mapping[str, str], home: Path, runtime: str | None) -> MeasuredRow:
-    """The row of an ONNX file, in the current folder or the table's; runtime and format are those of NPUs."""
+def _of_file(number: int, cells: Mapping[str, str], home: Path, runtime: str | None, variant: str) -> MeasuredRow:
+    """The row of an ONNX file, in the current folder or the table's; runtime and format as the table names them."""
     path = Path(cells["model"])
     return MeasuredRow(
         number=number,
         model=str(path if path.exists() else home / path),
         runtime=cells.get("runtime") or runtime,
         weights=cells.get("weights") or None,
+        variant=variant,
         shape=cells.get("shape", ""),
         value=cells.get("value", ""),
     )
@@ -370,6 +378,49 @@ def _of_store(items: Sequence[Stored], where: Mapping[str, str] | None, *, file:
         )
     machines = sorted({item.measurement.device for item in items})
     return TableRead(rows=tuple(rows), problems=problems, columns=None, machines=tuple(machines))
+
+
+def _of_kit(path: Path) -> TableRead:
+    """What a kit's script measured; its ONNX files lie beside the results or in the current folder."""
+    results = read_results(path)
+    measured = {model.file: (model, found) for model, found in results.measurements()}
+    rows: list[MeasuredRow] = []
+    problems: dict[int, str] = {}
+    for number, item in enumerate(results.measured, start=1):
+        if item.file not in measured:
+            problems[number] = f"{item.file}: not measured: {item.error or 'the script was stopped'}"
+            continue
+        try:
+            rows.append(_kit_row(number, *measured[item.file], path.parent))
+        except ChipwiseError as error:
+            problems[number] = f"{item.file}: {error}"
+    if not rows:
+        raise SpecError(f"none of {counted(len(problems), 'model')} can be used; {problems[1]}", file=str(path))
+    return TableRead(rows=tuple(rows), problems=problems, columns=None, machines=(results.device_name,))
+
+
+def _kit_row(number: int, model: KitModel, found: Measurement, home: Path) -> MeasuredRow:
+    if model.inputs is None:
+        design = model.known_design()
+        if design is None:
+            raise SpecError("its design is not known")
+        return _stored_row(number, found, design)
+    place = next((each for each in (home / model.file, Path(model.file)) if each.is_file()), None)
+    if place is None:
+        raise SpecError(f"is not in {home}, where the results are; keep them in the kit's folder")
+    if sha256_of(place) != model.sha256:
+        raise SpecError("differs from the file that was measured (its SHA-256 is another)")
+    values = model.values or {}
+    shapes = {name: shape for name, shape in model.inputs.items() if shape and name not in values}
+    return MeasuredRow(
+        number=number,
+        model=str(place),
+        runtime=model.runtime,
+        variant=f"cpu/{found.threads} threads",
+        shape=";".join(f"{name}={','.join(map(str, shape))}" for name, shape in shapes.items()),
+        value=";".join(f"{name}={value}" for name, value in values.items()),
+        total_s=found.percentile("ttft", 0.5),
+    )
 
 
 def _field(item: Stored, name: str) -> str:

@@ -24,16 +24,16 @@ from chipwise.model import graphs as reading
 from chipwise.model.graphs.graph import CONTROL, Graph, GraphOp
 from chipwise.predict.cost.model import Predicted, per_second
 from chipwise.predict.cost.whole_run import RunEstimate
+from chipwise.predict.graphs.chips import RUNTIME, runtime_key
 from chipwise.predict.graphs.explanation import LAYOUT, GraphExplanation, explained
 from chipwise.predict.graphs.law import Speeds, law
 from chipwise.predict.graphs.npus import Npu, npu_of
-from chipwise.predict.graphs.pricing import RUNTIME, Chip, OpTime, by_sheet, estimate_on, setting_of, timed
+from chipwise.predict.graphs.pricing import Chip, OpTime, by_sheet, estimate_on, setting_of, timed
 
 PROFILE_S = 900.0  # most seconds of the profiling process
 COPIES = ("ReorderInput", "ReorderOutput")  # between the runtime's layouts
 FITTED_INSTRUCTIONS = "AVX512-VNNI"  # of the core of the fit
 COUNTS = ("batch", "tp", "pp", "ep", "dp")
-OWN_RUNTIMES = ("onnxruntime", "ort", "onnx")
 
 
 class GraphTable(ResultTable[RunEstimate]):
@@ -138,7 +138,7 @@ def estimate_graph(asked: GraphQuestion, device: str | Path | DeviceProfile) -> 
         Unsupported: A custom operator, or a chip without a rate for the graph.
     """
     graph = asked.read()
-    return estimate_on(graph, _chip(device, graph, asked), runtime=asked.runtime)
+    return estimate_on(graph, _chip(device, graph, asked))
 
 
 def estimate_graph_on(asked: GraphQuestion, devices: Sequence[str] | str) -> GraphTable:
@@ -155,7 +155,7 @@ def estimate_graph_on(asked: GraphQuestion, devices: Sequence[str] | str) -> Gra
             if devices != "all":
                 raise
             continue
-        found.append(estimate_on(graph, chip, runtime=asked.runtime))
+        found.append(estimate_on(graph, chip))
     found.sort(key=lambda each: each.latency_s)
     return GraphTable(f"{asked.name} on {counted(len(found), 'device')}", found)
 
@@ -218,7 +218,7 @@ class GraphRows:
             chip = _chip(row.get("device", ""), graph, GraphQuestion(model=file, runtime=runtime, weights=weights))
         except ChipwiseError as error:
             return {"error": str(error)}
-        found = estimate_on(graph, chip, runtime=runtime)
+        found = estimate_on(graph, chip)
         seconds = found.metrics["latency_s"]
         ends = {"ttft_s": seconds.value, "low_s": seconds.low or "", "high_s": seconds.high or ""}
         return ends | {"provenance": "; ".join([found.provenance, *found.notes])}
@@ -232,7 +232,7 @@ def explain_graph(asked: GraphQuestion, device: str | Path | DeviceProfile) -> G
     if not is_here(device):
         graph = asked.read()
         chip = _chip(device, graph, asked)
-        return explained(graph, chip, estimate_on(graph, chip, runtime=asked.runtime))
+        return explained(graph, chip, estimate_on(graph, chip))
     with tempfile.TemporaryDirectory(prefix="chipwise-") as room:
         fixed, feed = Path(room) / "fixed.onnx", Path(room) / "feed.npz"
         with asked.opened(fixed_to=fixed) as (graph, file):
@@ -325,7 +325,8 @@ def _chip(device: str | Path | DeviceProfile, graph: Graph, asked: GraphQuestion
         npu = npu_of(named, graph, runtime=asked.runtime, weights=asked.weights)
         if npu is not None:
             return npu
-        return by_sheet(datasheet.load(named) if isinstance(named, str) else named, graph, asked.weights)
+        sheet = datasheet.load(named) if isinstance(named, str) else named
+        return by_sheet(sheet, graph, asked.weights, asked.runtime)
     return _own_chip(graph, asked)
 
 
@@ -334,7 +335,7 @@ def _own_chip(graph: Graph, asked: GraphQuestion) -> Chip:
     weights, runtime, threads = asked.weights, asked.runtime, asked.threads
     if weights is not None and weights != graph.dtype:
         raise SpecError(f"this file computes in {graph.dtype} here; chipwise quantize writes others", field="weights")
-    if runtime is not None and runtime.lower() not in OWN_RUNTIMES:
+    if runtime_key(runtime) != RUNTIME:
         raise SpecError(f"files are priced and measured here in {RUNTIME}, not in {runtime}", field="runtime")
     machine, found = detect(), running.probe(threads)
     reference = law().reference

@@ -11,10 +11,10 @@ from pathlib import Path
 from chipwise.core.files import read_text, write_atomic
 from chipwise.core.results import Result
 from chipwise.core.version import VERSION
-from chipwise.deploy.graphs.inputs import Feed, write_arrays
-from chipwise.deploy.graphs.modules import Inputs, ModelFile, Module, on_disk
+from chipwise.deploy.graphs.inputs import write_arrays
+from chipwise.deploy.graphs.modules import Inputs, Module, is_module, on_disk
 from chipwise.deploy.graphs.reading import external_files, feed_for
-from chipwise.deploy.kits.kits import FEED, Kit, check_folder, parse_whole, read_results, write
+from chipwise.deploy.kits.kits import FEED, Kit, KitModel, check_folder, is_kit, parse_whole, read_results, write
 from chipwise.deploy.kits.llama_bench import format_of, is_llama_bench, measurements_of, read_llama_bench
 from chipwise.deploy.measure.measurement import Measurement
 from chipwise.deploy.measure.store import IMPORTED, MeasurementStore
@@ -33,6 +33,7 @@ from chipwise.errors import InputError, SpecError, counted
 from chipwise.hardware import datasheet
 from chipwise.hardware.detect import detect
 from chipwise.hardware.device import MachineProfile
+from chipwise.model import graphs as reading
 from chipwise.model.arch.design import Design
 from chipwise.model.ops.workload import Workload
 from chipwise.predict.kernels.local_engines import part_of
@@ -99,7 +100,7 @@ class Imported(Result):
 
 
 def kit(
-    source: str | Path | Module,
+    source: str | Path | Module | Sequence[str | Path | Module],
     *,
     out: str | Path | None = None,
     device: str | None = None,
@@ -120,8 +121,8 @@ def kit(
 
     Args:
         source: A run's folder (its winner, reference design and designs of its front are packed), or a model as in
-            :func:`measure`.
-        out: Folder to write; ``RUN/kit``, or ``kit-NAME`` for a model.
+            :func:`measure`; or several ONNX files and modules.
+        out: Folder to write; ``RUN/kit``, or ``kit-NAME`` for a model, ``kit-files`` for several.
         device: Name of the device: a data sheet's (``apple-m4``), or any other. Default: the device of the run's
             target.
         runtime: ``onnxruntime`` or ``llama.cpp``. Default: the run's own; for a model, by its file type, else
@@ -132,7 +133,8 @@ def kit(
         prompt: Prompt tokens of a model's workload. Default: a winner's own, else 64.
         new: New tokens of a model's workload. Default: a winner's own, else 64.
         weights: Weight format of a model that is built here. Default: fp32.
-        shapes: As in :func:`measure`, for any other ONNX graph or a module.
+        shapes: As in :func:`measure`, for any other ONNX graph or a module. Several files each take those of their own
+            inputs.
         values: As in :func:`measure`.
         inputs: As in :func:`measure`; the data are packed.
 
@@ -168,46 +170,80 @@ def kit(
             on_note=notes.append,
         )
         return PackedKit(folder, packed, tuple(notes))
+    sources = [source] if isinstance(source, str) or not isinstance(source, Sequence) else list(source)
     own = shapes is not None or values is not None or inputs is not None
-    with contextlib.ExitStack() as room:
-        graph: ModelFile | None = None
-        if is_graph(source, own=own):
-            check_graph(source, chosen, {"batch": batch, "prompt": prompt, "new": new, "weights": weights})
-            graph = room.enter_context(on_disk(source, inputs=inputs, shapes=shapes, values=values))
-        name = str(source if graph is None else graph.path)
+    several = len(sources) > 1
+    graphs = [is_graph(each, own=own or (several and str(each).endswith(".onnx"))) for each in sources]
+    if not sources or (several and (inputs is not None or not all(graphs))):
+        raise InputError("a kit of several models holds ONNX files and modules with made inputs; make one of each")
+    if all(graphs):
+        for each in sources:
+            check_graph(each, chosen, {"batch": batch, "prompt": prompt, "new": new, "weights": weights})
+        folder, models = _pack_graphs(sources, out, inputs=inputs, shapes=shapes or {}, values=values or {})
+        workload, usual_threads = Workload(prompt_tokens=1, new_tokens=1), 1
+    else:
+        name = str(source)
         chosen = chosen or runtime_of(name)
         check_runtimes([chosen])
         workload, usual_threads = usual_request(name, batch=batch, prompt=prompt, new=new)
-        folder = Path(out) if out is not None else Path(f"kit-{Path(name).stem or 'model'}")
-        check_folder(folder)
-        models = folder / "models"
-        if graph is None:
-            feed: Feed = {}
-            path, design = exported_file(name, models, runtime=chosen, weights=weights, workload=workload)
-        else:
-            feed = feed_for(graph.path, graph.shapes, graph.values, graph.data)
-            path, design, workload = graph.path, None, Workload(prompt_tokens=1, new_tokens=1)
-        if path.parent != models:
-            models.mkdir(parents=True, exist_ok=True)
-            for file in (path, *(external_files(path) if path.suffix == ".onnx" else ())):
-                write_atomic(models / file.relative_to(path.parent), file.read_bytes())
-            path = models / path.name
-    model = described(path, folder, design, chosen)
-    if feed:
-        write_arrays(path.with_suffix(FEED), feed)
-        model = replace(model, inputs={name: array.shape for name, array in feed.items()})
+        folder = _new_folder(out, Path(name).stem)
+        path, design = exported_file(name, folder / "models", runtime=chosen, weights=weights, workload=workload)
+        models = [described(_copied(path, folder / "models"), folder, design, chosen)]
     packed = Kit(
         created=created,
         version=VERSION,
-        name=path.stem if design is None else design.arch.name,
+        name=models[0].name if len(models) == 1 else counted(len(models), "file"),
         workload=workload,
-        models=(model,),
+        models=tuple(models),
         threads=threads or usual_threads,
         device=None if device is None else _sheet_name(device),
         gpu_layers=_gpu_layers(device),
     )
     write(folder, packed)
     return PackedKit(folder, packed)
+
+
+def _new_folder(out: str | Path | None, name: str) -> Path:
+    """The folder of a kit, which does not exist yet or holds an earlier kit."""
+    folder = Path(out) if out is not None else Path(f"kit-{name or 'model'}")
+    check_folder(folder)
+    return folder
+
+
+def _copied(path: Path, folder: Path) -> Path:
+    """The file in ``folder``, with its weights beside it."""
+    if path.parent != folder:
+        folder.mkdir(parents=True, exist_ok=True)
+        for file in (path, *(external_files(path) if path.suffix == ".onnx" else ())):
+            write_atomic(folder / file.relative_to(path.parent), file.read_bytes())
+    return folder / path.name
+
+
+def _pack_graphs(
+    sources: Sequence[str | Path | Module], out: str | Path | None, *, inputs: str | Path | Inputs | None,
+    shapes: Mapping[str, Sequence[int]], values: Mapping[str, float],
+) -> tuple[Path, list[KitModel]]:  # fmt: skip
+    """The kit's folder with graphs that run on data, each of several in a folder of its own; and their entries."""
+    several, used, models = len(sources) > 1, set[str](), []
+    with contextlib.ExitStack() as room:
+        files = []
+        for source in sources:
+            own = {*shapes, *values} if not several or is_module(source) else set(reading.model_inputs(str(source)))
+            used |= own
+            sizes = {name: shape for name, shape in shapes.items() if name in own}
+            fixed = {name: value for name, value in values.items() if name in own}
+            files.append(room.enter_context(on_disk(source, inputs=inputs, shapes=sizes, values=fixed)))
+        if unused := [name for name in (*shapes, *values) if name not in used]:
+            raise InputError(f"{unused[0]}: no file of this kit has such an input")
+        folder = _new_folder(out, "files" if several else files[0].path.stem)
+        for place, file in enumerate(files):
+            feed = feed_for(file.path, file.shapes, file.values, file.data)
+            path = _copied(file.path, folder / "models" / (str(place) if several else ""))
+            write_arrays(path.with_suffix(FEED), feed)
+            model = described(path, folder, None, "onnxruntime")
+            made = {name: array.shape for name, array in feed.items()}
+            models.append(replace(model, inputs=made, values=file.values or None))
+    return folder, models
 
 
 def _target_of(device: str, folder: Path) -> tuple[str | None, str | None]:
@@ -274,7 +310,7 @@ def import_measurements(
                 f"run: {name} is output of llama-bench and cannot be assigned to a run; pack a kit of the run"
             )
         return _import_bench(name, model, device, weights)
-    if '"chipwise.kit' in text[:200]:
+    if is_kit(text):
         return _import_kit(name, run)
     if _is_half_a_kit(text):
         parse_whole(text, name=name)

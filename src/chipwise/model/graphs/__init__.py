@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from chipwise.core.lazy import on_first_use
 
 if TYPE_CHECKING:
+    from chipwise.model.graphs.read import model_inputs as model_inputs
     from chipwise.model.graphs.read import read_graph as read_graph
     from chipwise.model.graphs.read import stated_inputs as stated_inputs
 

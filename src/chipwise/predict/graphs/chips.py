@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections import Counter
+from dataclasses import dataclass, replace
 
 from chipwise.core.dtypes import DType
 from chipwise.errors import Unsupported
+from chipwise.hardware import datasheet
 from chipwise.hardware.datasheet import DeviceProfile
+from chipwise.hardware.taught import FileResult
 from chipwise.predict.graphs.law import Speeds, law
 
+RUNTIME = "onnxruntime"  # of the fit
+OWN_RUNTIMES = ("onnxruntime", "ort", "onnx")
+NPU = "npu"
 CALL_S = {"gpu": 5e-6, "cpu": 2e-6, "soc": 3e-6, "npu": 3e-6, "tpu": 5e-6, "accelerator": 3e-6}
 """Seconds to start an operator, for sheets without a figure: typical launches of runtimes."""
 INSTEAD = {
@@ -54,6 +60,34 @@ def speeds_of(sheet: DeviceProfile, dtype: str) -> SheetSpeeds:
     rates = {"fp32": peaks[used], "int8": narrow, "int4": peaks.get("int4", narrow), dtype: peaks[used]}
     speeds = Speeds(flops_per_s=rates, bytes_per_s=sheet.mem_bandwidth_bytes_per_s, call_s=law().call_s(call_s))
     return SheetSpeeds(speeds=speeds, dtype=used, notes=tuple(notes))
+
+
+def runtime_key(name: str | None) -> str:
+    """A runtime's name in results; the fit's if none is named.
+
+    >>> runtime_key("ORT"), runtime_key("TensorRT"), runtime_key(None)
+    ('onnxruntime', 'tensorrt', 'onnxruntime')
+    """
+    key = (name or RUNTIME).strip().lower()
+    return RUNTIME if key in OWN_RUNTIMES else key
+
+
+def measured_part(sheet: DeviceProfile) -> DeviceProfile:
+    """The part of a taught chip, other than its NPU, on which most files ran; ``sheet`` if none did or it is a part."""
+    files = () if sheet.taught is None or sheet.name != sheet.taught.base else sheet.taught.files
+    parts = Counter(each.part for each in files if each.part != NPU).most_common(1)
+    if not parts or not parts[0][0]:
+        return sheet
+    return replace(datasheet.load(f"{sheet.name.partition(':')[0]}:{parts[0][0]}"), taught=sheet.taught)
+
+
+def results_on(sheet: DeviceProfile, runtime: str | None) -> tuple[FileResult, ...]:
+    """The measured files of a part of a taught chip in one runtime. Default: the runtime of most of them."""
+    part = sheet.name.partition(":")[2]
+    files = [] if sheet.taught is None else [each for each in sheet.taught.files if each.part == part]
+    usual = Counter(each.runtime for each in files).most_common(1)
+    chosen = usual[0][0] if usual and runtime is None else runtime_key(runtime)
+    return tuple(each for each in files if each.runtime == chosen)
 
 
 def share_of_bytes(stored: str, used: str) -> float:

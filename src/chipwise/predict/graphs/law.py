@@ -62,6 +62,7 @@ class GraphLaw:
     seconds: Mapping[str, float]
     reference: Speeds
     halfwidth: float  # of the 90 % interval as a logarithm, for a machine whose speeds were measured
+    taught_halfwidth: float  # for a chip with a data sheet and five measured files
     unfitted_halfwidth: float  # for a chip that is known by its data sheet alone
     classes: Mapping[str, float]  # median error of classes of operators, families left out
     source: str
@@ -71,6 +72,11 @@ class GraphLaw:
         if op.flops is None:
             return None
         return sum(self._scaled(name, amount, op.dtype, speeds) for name, amount in amounts_of(op).items())
+
+    def parts(self, works: Mapping[str, float], speeds: Speeds) -> dict[str, float]:
+        """Seconds of each amount of :func:`works_of`."""
+        split = {key: key.partition("|") for key in works}
+        return {key: self._scaled(split[key][2], amount, split[key][0], speeds) for key, amount in works.items()}
 
     def pass_s(self, speeds: Speeds) -> float:
         """Seconds of a pass without operators: the runtime's call."""
@@ -108,12 +114,18 @@ def law() -> GraphLaw:
     return build(GraphLaw, json.loads(read_text(DATA)), file=str(DATA))
 
 
-def sums_of(ops: Iterable[GraphOp]) -> Counter[str]:
-    """Amounts of work of a whole pass, by name."""
-    found: Counter[str] = Counter({f"pass {CALLS}": 1})
+def works_of(ops: Iterable[GraphOp], shrink: float = 1.0) -> dict[str, float]:
+    """Amounts of work of a whole pass by number format and name, such as ``fp32|conv flops``.
+
+    Args:
+        ops: Its operators.
+        shrink: Bytes of a tensor on the chip over those in the file.
+    """
+    found = {f"fp32|pass {CALLS}": 1.0}
     for op in ops:
-        if op.flops is not None:
-            found.update(amounts_of(op))
+        for name, amount in ({} if op.flops is None else amounts_of(op)).items():
+            key = f"{op.dtype}|{name}"
+            found[key] = found.get(key, 0.0) + amount * (shrink if name.endswith(BYTES) else 1.0)
     return found
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from chipwise.errors import UnknownName
 from chipwise.hardware import datasheet
@@ -12,8 +12,9 @@ from chipwise.hardware.taught import Teaching
 from chipwise.model.graphs.graph import Graph, GraphOp
 from chipwise.predict.cost.model import Bound
 from chipwise.predict.graphs import npu_law
+from chipwise.predict.graphs.chips import NPU
 from chipwise.predict.graphs.npu_chips import CHIPS, Chip, chip_named
-from chipwise.predict.graphs.npu_taught import RESULTS, terms_by_results
+from chipwise.predict.graphs.taught import RESULTS, models_in, taught_by, terms_by_results
 
 RUNTIMES: Mapping[str, str] = {
     **dict.fromkeys(("qnn", "qnn_dlc", "qnn_context_binary", "onnxruntime-qnn", "precompiled_qnn_onnx"), "qnn"),
@@ -57,8 +58,7 @@ class Npu:
     @property
     def results(self) -> int:
         """Measured files in the number format that the chip was taught by."""
-        files = () if self.teaching is None else self.teaching.files
-        return len({each.model for each in files if each.precision == self.precision})
+        return 0 if self.teaching is None else models_in(self.precision, self.teaching.files)
 
     @property
     def halfwidth(self) -> float:
@@ -76,8 +76,7 @@ class Npu:
         absent += [] if f"family|{self.precision}" in law.halfwidths else [f"the format ({self.precision})"]
         told = f"the law was fitted to {law.source}"
         if self.teaching is not None:
-            runs = f"{len(self.teaching.files)} results of {self.teaching.label}"
-            told += f", the chip to {runs}, {self.results} of them in this format ({self.precision})"
+            told += taught_by(self.teaching.label, self.teaching.files, self.precision)
         if absent:
             return f"{told}; not fitted: {', '.join(absent)}, so the interval is wide"
         if self.teaching is not None:
@@ -109,7 +108,8 @@ class NpuPrices:
 
 
 def npu_of(device: str | DeviceProfile, graph: Graph, *, runtime: str | None, weights: str | None) -> Npu | None:
-    """The NPU that runs ``graph`` on a device; None if the device has no NPU of Qualcomm's, or another part is named.
+    """The NPU that runs ``graph`` on a device; None if it has no NPU of Qualcomm's, another part is named, or no part
+    is and the files that taught the chip ran on another one.
 
     Args:
         device: A data sheet, a name, or a device in AI Hub's list.
@@ -132,12 +132,16 @@ def npu_of(device: str | DeviceProfile, graph: Graph, *, runtime: str | None, we
         if sheet.vendor != "Qualcomm" or not any(engine.part == "npu" for engine in sheet.engines):
             return None
         title = sheet.name.partition(":")[0]
+    files = () if sheet is None or sheet.taught is None else sheet.taught.files
+    results = tuple(each for each in files if each.part == NPU)
+    if files and not results and not part:
+        return None  # its files were measured on another part
     stack = RUNTIMES.get((runtime or "qnn").strip().lower())
     if stack is None:
         raise UnknownName("runtime of NPUs", runtime or "", RUNTIMES)
     precision = PRECISIONS.get((weights or graph.dtype).strip().lower())
     if precision is None:
         raise UnknownName("number format of NPUs", weights or graph.dtype, PRECISIONS)
-    teaching = None if sheet is None or sheet.taught is None or not sheet.taught.files else sheet.taught
+    teaching = replace(sheet.taught, files=results) if results and sheet and sheet.taught else None
     own = title if teaching is None else teaching.name
     return Npu(chip=chip_named(title), title=f"{own}:npu", runtime=stack, precision=precision, teaching=teaching)

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from chipwise.hardware.datasheet import DeviceProfile
 from chipwise.model.graphs.graph import Graph, GraphOp
 from chipwise.predict.cost.model import Bound, Predicted, per_second
 from chipwise.predict.cost.whole_run import RunEstimate
-from chipwise.predict.graphs.chips import share_of_bytes, speeds_of
+from chipwise.predict.graphs.chips import RUNTIME, measured_part, results_on, runtime_key, share_of_bytes, speeds_of
 from chipwise.predict.graphs.law import Speeds, law
 from chipwise.predict.graphs.npus import Npu, NpuPrices
-
-RUNTIME = "onnxruntime"
+from chipwise.predict.graphs.taught import RESULTS, models_in, speeds_by_results, taught_by
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,24 +40,46 @@ class Chip:
     dtype: str  # of the arithmetic
     shrink: float = 1.0  # bytes of a tensor there over those in the file
     notes: tuple[str, ...] = ()
+    runtime: str = RUNTIME
+    limits: Speeds | None = None  # by its data sheet, if measured files correct ``speeds``
+    results: int = 0  # measured files in the graph's format that correct them
+    taught: str = ""  # by what results, as half a sentence
+
+    @property
+    def halfwidth(self) -> float:
+        """Half of the 90 % interval, as a logarithm."""
+        taught = law().taught_halfwidth if self.results >= RESULTS else law().unfitted_halfwidth
+        return law().halfwidth if self.fitted else taught
 
 
-def by_sheet(sheet: DeviceProfile, graph: Graph, weights: str | None) -> Chip:
-    """The chip of a data sheet, for a graph in its own format or in ``weights``.
+def by_sheet(sheet: DeviceProfile, graph: Graph, weights: str | None, runtime: str | None = None) -> Chip:
+    """The chip of a data sheet, for a graph in its own format or in ``weights``; a taught one by its measured files.
 
     Raises:
         Unsupported: The sheet has no rate for the graph.
     """
-    found = speeds_of(sheet, weights or graph.dtype)
+    sheet, wanted = measured_part(sheet), weights or graph.dtype
+    found, results = speeds_of(sheet, wanted), results_on(sheet, runtime)
     stored = graph.dtype if graph.dtype in ("fp32", "fp16", "bf16", "fp64") else found.dtype
     shrink = share_of_bytes(stored, found.dtype) if found.dtype != "tf32" else 1.0
-    return Chip(
+    chip = Chip(
         name=sheet.label,
         speeds=found.speeds,
         fitted=False,
         dtype=found.dtype,
         shrink=min(1.0, shrink),
         notes=found.notes,
+        runtime=runtime or (results[0].runtime if results else RUNTIME),
+    )
+    if not results or sheet.taught is None:
+        return chip
+    listed = {name: speeds_of(sheet, name).speeds for name in {wanted, *(each.precision for each in results)}}
+    return replace(
+        chip,
+        speeds=speeds_by_results(law(), results, listed, wanted),
+        limits=found.speeds,
+        results=models_in(wanted, results),
+        taught=taught_by(sheet.taught.label, results, wanted),
     )
 
 
@@ -75,8 +96,9 @@ def timed(op: GraphOp, chip: Chip, seconds: float | None) -> OpTime:
     limit_s = None
     causes: dict[Bound, float] = {}
     if op.flops is not None and op.kind != "view":
-        compute_s = op.runs * op.flops / chip.speeds.peak(op.dtype)
-        memory_s = op.runs * op.bytes * chip.shrink / chip.speeds.bytes_per_s
+        limits = chip.limits or chip.speeds
+        compute_s = op.runs * op.flops / limits.peak(op.dtype)
+        memory_s = op.runs * op.bytes * chip.shrink / limits.bytes_per_s
         launch_s = op.runs * law().node_s(chip.speeds)
         limit_s = max(compute_s, memory_s)
         causes = {Bound.COMPUTE: compute_s, Bound.MEMORY: memory_s, Bound.LAUNCH: launch_s}
@@ -110,25 +132,22 @@ def _seconds(op: GraphOp, chip: Chip) -> float | None:
     return law().seconds_of(op, speeds)
 
 
-def estimate_on(graph: Graph, chip: Chip | Npu, *, runtime: str | None = None) -> RunEstimate:
+def estimate_on(graph: Graph, chip: Chip | Npu) -> RunEstimate:
     """Seconds of one pass of ``graph`` on a chip, with the 90 % interval."""
     operators = operators_on(graph, chip)
     notes: tuple[str, ...]
     if isinstance(chip, Npu):
-        name, runtime, dtype, halfwidth = chip.title, chip.runtime, chip.precision, chip.halfwidth
-        pass_s, notes = NpuPrices(chip).pass_s(), (chip.note,)
+        name, dtype, pass_s, notes = chip.title, chip.precision, NpuPrices(chip).pass_s(), (chip.note,)
     else:
-        name, dtype, pass_s = chip.name, chip.dtype, law().pass_s(chip.speeds)
-        halfwidth = law().halfwidth if chip.fitted else law().unfitted_halfwidth
-        notes = (*_fitted(chip, runtime), *chip.notes)
+        name, dtype, pass_s, notes = chip.name, chip.dtype, law().pass_s(chip.speeds), (_fitted(chip), *chip.notes)
     seconds = pass_s + sum(each.seconds or 0.0 for each in operators)
     # what cannot be counted takes time as well, so there is no interval
-    latency = Predicted.around(seconds, None if graph.uncounted else halfwidth)
+    latency = Predicted.around(seconds, None if graph.uncounted else chip.halfwidth)
     return RunEstimate(
         model=graph.path,
         setting=setting_of(graph, dtype),
         device=name,
-        runtime=runtime or RUNTIME,
+        runtime=chip.runtime,
         metrics={"latency_s": latency, "runs_per_s": per_second(latency)},
         provenance="predicted (law by class of operator)",
         notes=(*notes, *graph.notes),
@@ -144,15 +163,17 @@ def setting_of(graph: Graph, dtype: str) -> str:
     return ", ".join([*sizes, dtype])
 
 
-def _fitted(chip: Chip, runtime: str | None) -> tuple[str, ...]:
+def _fitted(chip: Chip) -> str:
     """What of the question the law was fitted to, and what not."""
-    own = (runtime or RUNTIME).strip().lower() in ("onnxruntime", "ort", "onnx")
+    told = f"the law was fitted to {law().source}{chip.taught}"
+    if chip.results >= RESULTS:
+        return told
     absent = [] if chip.fitted else [f"the chip ({chip.name})"]
-    absent += [] if own else [f"the runtime ({runtime})"]
+    absent += [] if runtime_key(chip.runtime) == RUNTIME else [f"the runtime ({chip.runtime})"]
     absent += [] if chip.dtype in ("fp32", "int8") else [f"the format ({chip.dtype})"]
     if not absent:
-        return (f"the law was fitted to {law().source}; this machine's speeds were measured",)
-    return (f"the law was fitted to {law().source}; not fitted: {', '.join(absent)}, so the interval is wide",)
+        return f"{told}; this machine's speeds were measured"
+    return f"{told}; not fitted: {', '.join(absent)}, so the interval is wide"
 
 
 def _shares(operators: Sequence[OpTime], seconds: float) -> dict[str, float]:

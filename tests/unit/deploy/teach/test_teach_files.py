@@ -155,7 +155,9 @@ def test_bad_tables_are_one_line_each(files: list[Path]) -> None:
         chipwise.teach("my-phone", table(gone, good), base=SHEET)
     with pytest.raises(InputError, match=r"results are of Samsung Galaxy S24 .*, and the base is snapdragon-7s"):
         chipwise.teach("my-phone", table(files, good, more="device", cell="Samsung Galaxy S24"), base=SHEET)
-    with pytest.raises(SpecError, match="l4 has none"):
+    with pytest.raises(SpecError, match="ran on a CPU, and l4 has none"):
+        chipwise.teach("my-card", table(files, good, precision="fp32", more="backend", cell="cpu"), base="l4")
+    with pytest.raises(SpecError, match="number format 'w8a8'"):
         chipwise.teach("my-card", table(files, good), base="l4")
     with pytest.raises(SpecError, match="number format of NPUs"):
         chipwise.teach("my-phone", table(files, good, precision="q4_k_m"), base=SHEET)
