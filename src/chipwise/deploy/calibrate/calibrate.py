@@ -59,7 +59,8 @@ MODEL_S = 1.6  # time for one small model: starting, warming up, timing
 ENOUGH = 2 / 3  # share of the models; if this many ran on an undisturbed machine, the others are ignored
 MODELS = {"with nodes": (12, 120), "alone": (60, 96)}  # fewest and most small models
 NODES_TIMED = ("onnxruntime", "fake")  # runtimes whose nodes are timed in ONNX Runtime (fake is a test double)
-IMAGES_TIMED = ("onnxruntime", "fake")  # runtimes that can run image classifiers
+NOT_TEXT = {"images": ("onnxruntime", "browser", "fake"), "ranking": NODES_TIMED, "sounds": NODES_TIMED}
+"""Runtimes in which other models than those of text are measured, by kind."""
 SMALL_ONLY = ("browser", "fake")  # runtimes in which no models of hundreds of megabytes are measured
 LOADING_COPIES = 5  # copies of the weights that may be in memory while a model is exported and loaded
 
@@ -106,8 +107,10 @@ def calibrate(
     nodes = base is not None or runtime in NODES_TIMED
     timed = CALIBRATED[kind]
     large = seconds >= LARGE_FROM_S and runtime not in SMALL_ONLY and timed.text
-    if not timed.text and runtime not in IMAGES_TIMED:
-        raise Unsupported(f"{timed.models} are measured in {IMAGES_TIMED[0]}, not in {runtime}")
+    if runtime not in (able := NOT_TEXT.get(kind, (runtime,))):
+        raise Unsupported(
+            f"{timed.models} are measured in {' and '.join(n for n in able if n != 'fake')}, not in {runtime}"
+        )
     blank = blank_profile(runtime, threads)
     kept = Partial(partial, runtime=runtime, threads=threads)
     if base is not None:

@@ -27,7 +27,7 @@ TIED = (
     ("norm.*", "node"),
     ("elementwise.*", "node"),
     ("gather", "node"),
-    ("conv", "node"),
+    ("conv*", "node"),
     ("attention.step", "head"),
     ("attention.step", "product"),
     ("attention.step", "rest"),
@@ -35,12 +35,15 @@ TIED = (
     ("attention.prompt", "score"),
     ("attention.prompt", "product"),
     ("attention.prompt", "rest"),
+    *(("attention.[fb]*", feature) for feature in ("query", "head", "score", "product", "rest")),  # full and biased
     ("attention.*", "value"),
     ("norm.*", "row"),
     ("norm.*", "value"),
     ("elementwise.*", "value"),
     ("gather", "value"),
     ("conv", "value"),
+    ("conv.image", "products"),
+    ("pool", "value"),
     ("matmul.fp32.vector", "out"),
     ("matmul.fp32.vector", "rest"),
     ("matmul.fp32.matrix", "out"),
@@ -124,7 +127,7 @@ def fit_model_rates(observed: Sequence[Observed]) -> Rates:
 
 def amounts(design: Design, workload: Workload, phase: Phase) -> dict[str, float]:
     """Amount of each tied feature, of streamed bytes, calls and logits in one pass."""
-    found: dict[str, float] = {f"call {phase.value}": 1.0, "logits": workload.batch * design.arch.vocab_size}
+    found: dict[str, float] = {f"call {phase.value}": 1.0, "logits": workload.batch * design.arch.outputs}
     streamed: dict[str, float] = {}
     working_set = 0.0
     for placed in lower(design, workload, phase):

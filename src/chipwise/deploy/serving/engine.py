@@ -43,7 +43,7 @@ class Piece:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Promise:
-    """The predicted time of a decode step, and what it was predicted for."""
+    """The predicted time of a decode step, or of a pass if there are none, and what it was predicted for."""
 
     tpot_s: float
     low_s: float | None

@@ -29,10 +29,9 @@ class WinnerFile:
     promised: Mapping[str, tuple[float, float | None, float | None]]  # value and interval, by metric
 
     def promise(self) -> Promise | None:
-        """The predicted time of a decode step; None if there is none."""
-        if "tpot_p50" not in self.promised:
-            return None
-        return promised(self.promised["tpot_p50"], self.workload, runtime=self.runtime, threads=self.threads)
+        """The predicted time of a decode step, or of a pass if there are none; None if unknown."""
+        known = self.promised.get("tpot_p50") or self.promised.get("ttft_p50")
+        return known and promised(known, self.workload, runtime=self.runtime, threads=self.threads)
 
 
 def promised(

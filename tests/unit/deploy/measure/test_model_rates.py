@@ -10,7 +10,7 @@ import pytest
 from chipwise.deploy.calibrate.calibrate import calibrate
 from chipwise.deploy.calibrate.learning import predict_seconds
 from chipwise.deploy.calibrate.model_rates import KNOTS_BYTES, best_rates, fit_model_rates
-from chipwise.deploy.calibrate.random_models import export_nearest, random_designs, variants
+from chipwise.deploy.calibrate.random_models import export_nearest, random_classifiers, random_designs, variants
 from chipwise.deploy.export.exporters import export_openvino
 from chipwise.deploy.runtimes import missing
 from chipwise.errors import Unsupported
@@ -37,8 +37,14 @@ def chosen_machine() -> MachineProfile:
         terms[f"matmul.{weights}.matrix"] = {"node": 1e-6, "out": 1e-10, "products": 1e-11}
     terms["attention.step"] = {"node": 1e-6, "head": 2e-6}
     terms["attention.prompt"] = {"node": 1e-6, "query": 1e-6}
-    kinds = ("norm.rmsnorm", "norm.skip_rmsnorm", "norm.layernorm", "gather", "conv")
-    kinds += tuple(f"elementwise.{name}" for name in ("relu", "gelu", "gelu_tanh", "silu", "mul", "add"))
+    for name in ("full", "biased"):
+        terms[f"attention.{name}"] = {"node": 1e-6, "query": 1e-8, "score": 1e-10}
+    terms["conv.image"] = {"node": 1e-6, "products": 2e-11}
+    kinds = ("pool", "norm.rmsnorm", "norm.skip_rmsnorm", "norm.layernorm", "gather", "conv")
+    kinds += tuple(
+        f"elementwise.{name}"
+        for name in ("relu", "gelu", "gelu_tanh", "silu", "mul", "add", "transpose", "pad", "split", "concat")
+    )
     terms |= {kind: {"node": 1e-6, "value": 1e-10} for kind in kinds}
     curve = Curve(working_set_bytes=KNOTS_BYTES, s_per_byte=(1e-11, *[2e-11] * (len(KNOTS_BYTES) - 1)))
     still = PassCost(call_s=5e-6, per_logit_s=1e-9, scale=1.0)
@@ -68,7 +74,7 @@ class Timed:
     def seconds(self, phase: Phase, share: float) -> float:
         machine = chosen_machine()
         price = total_price((placed.op for placed in lower(self.design, self.workload, phase)), machine)
-        return float(combine(price, machine, phase, logits=self.design.arch.vocab_size))
+        return float(combine(price, machine, phase, logits=self.design.arch.outputs))
 
 
 def test_a_machine_with_known_rates_is_found_again_from_whole_models() -> None:
@@ -83,6 +89,15 @@ def test_a_machine_with_known_rates_is_found_again_from_whole_models() -> None:
         for phase in Phase:
             truth = Timed(design, unseen).seconds(phase, 0.5)
             assert predict_seconds(found, design, phase, unseen) == pytest.approx(truth, rel=0.03)
+
+
+def test_rates_of_image_classifiers_are_found_again_too() -> None:
+    image = Workload(prompt_tokens=1, new_tokens=1)
+    rates = fit_model_rates([Timed(design, image) for design in random_classifiers(60, seed=0)])
+    found = replace(chosen_machine(), terms=rates.terms, curves=rates.curves, passes=rates.passes)
+    for design in random_classifiers(20, seed=1):
+        truth = Timed(design, image).seconds(Phase.PREFILL, 0.5)
+        assert predict_seconds(found, design, Phase.PREFILL, image) == pytest.approx(truth, rel=0.03)
 
 
 def test_formats_that_were_not_measured_have_no_rates() -> None:

@@ -13,9 +13,10 @@ import pytest
 
 pytest.importorskip("onnx", reason="exports the model: pip install 'chipwise[search]'")
 
+from chipwise.deploy.calibrate.random_models import random_classifiers, random_rankers
 from chipwise.deploy.export.exporters import export_for
 from chipwise.deploy.runtimes import missing
-from chipwise.deploy.runtimes.onnxruntime import OnnxRuntimeSession
+from chipwise.deploy.runtimes.onnxruntime import OnnxRuntime, OnnxRuntimeSession
 from chipwise.deploy.runtimes.web.chromium import Chromium
 from chipwise.deploy.runtimes.web.packages import FETCH, ORT
 from chipwise.deploy.serving.engine import Promise
@@ -64,6 +65,24 @@ try {
 }
 </script>"""
 
+CLASSIFY = """<!doctype html><iframe src="index.html"></iframe><script type="module">
+const post = (found) => fetch("/", { method: "POST", body: JSON.stringify(found) });
+const pause = (ms) => new Promise((done) => setTimeout(done, ms));
+try {
+  const { size } = await (await fetch("asked.json")).json();
+  const pixels = new ImageData(size, size);
+  pixels.data.forEach((_, i) => { pixels.data[i] = i % 4 === 3 ? 255 : (37 * (i >> 2) + 50 * (i % 4)) % 256; });
+  const frame = document.querySelector("iframe");
+  while (!frame.contentWindow.classify) await pause(20);
+  const classes = await frame.contentWindow.classify(await createImageBitmap(pixels));
+  const shown = Object.fromEntries(["about", "answer", "speed"].map(
+    (id) => [id, frame.contentDocument.getElementById(id).textContent]));
+  await post({ classes, shown });
+} catch (error) {
+  await post({ error: String(error) });
+}
+</script>"""
+
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
@@ -101,9 +120,54 @@ def visited(folder) -> dict:
         server.server_close()
 
 
+in_a_browser = pytest.mark.skipif(LACKS is not None, reason=f"browser: {LACKS}")
+
+
 @pytest.mark.browser
 @pytest.mark.slow
-@pytest.mark.skipif(LACKS is not None, reason=f"browser: {LACKS}")
+@in_a_browser
+@pytest.mark.parametrize("number", [0, 1])
+def test_the_page_of_a_classifier_gives_the_shares_of_the_native_runtime(tmp_path, number):
+    design = Design(arch=random_classifiers(2, seed=4)[number].arch)
+    channels, size = design.arch.stem.channels, design.arch.stem.image_size
+    labels, mean, std = [f"class {i}" for i in range(design.arch.outputs)], [0.3, 0.4, 0.5], [0.2, 0.25, 0.3]
+    export_for("browser", design, tmp_path)
+    (tmp_path / "config.json").write_text(json.dumps({"id2label": dict(enumerate(labels))}))
+    processor = {"size": {"height": size, "width": size}, "image_mean": mean[:channels], "image_std": std[:channels]}
+    (tmp_path / "preprocessor_config.json").write_text(json.dumps(processor))
+    write_page(tmp_path, threads=1, promise=PROMISE)
+    (tmp_path / "check.html").write_text(CLASSIFY)
+    (tmp_path / "asked.json").write_text(json.dumps({"size": size}))
+    found = visited(tmp_path)
+    assert "error" not in found, found
+    place = np.arange(size * size).reshape(size, size)
+    rgb = np.stack([(37 * place + 50 * c) % 256 for c in range(3)]).astype(np.float64)
+    seen = rgb if channels == 3 else np.tensordot([0.299, 0.587, 0.114], rgb, 1)[None]
+    given = (seen / 255 - np.array(mean[:channels])[:, None, None]) / np.array(std[:channels])[:, None, None]
+    logits = (
+        OnnxRuntime()
+        .open(tmp_path / "model.onnx", capacity=1, batch=1, threads=1, options={})
+        .prefill(given[None].astype(np.float32))[0]
+    )
+    shares = np.exp(logits - logits.max()) / np.exp(logits - logits.max()).sum()
+    assert {each["label"]: each["share"] for each in found["classes"]} == pytest.approx(
+        dict(zip(labels, map(float, shares), strict=True)), abs=1e-4
+    )
+    assert found["shown"]["answer"].startswith(f"{labels[int(shares.argmax())]}: ")
+    assert found["shown"]["about"].endswith("promised 2 ms an image (predicted, 1 ms to 4 ms; browser, 1 thread)")
+    assert found["shown"]["speed"].startswith("measured ")
+
+
+def test_other_models_get_no_page(tmp_path):
+    design = random_rankers(1, seed=1)[0]
+    export_for("browser", Design(arch=design.arch), tmp_path)
+    write_page(tmp_path, threads=1, promise=None)
+    assert [path.name for path in tmp_path.iterdir()] == ["model.onnx"]
+
+
+@pytest.mark.browser
+@pytest.mark.slow
+@in_a_browser
 def test_the_page_of_a_folder_answers_as_the_native_runtime(folder):
     from tokenizers import Tokenizer
 
