@@ -279,7 +279,8 @@ def test_a_winners_gguf_writes_text_as_its_card_says(tmp_path, monkeypatch) -> N
     work = finals.Finals.__new__(finals.Finals)
     work._folder = SimpleNamespace(trial=lambda number: trial, winner=tmp_path / "winner")
     work._data, work._tasks = TextData(SimpleNamespace(tokenizer_path=lambda size: tokenizer)), None
-    work._spec = SimpleNamespace(task_settings=SimpleNamespace(metric=SimpleNamespace(name="bits", shown=float)))
+    settings = SimpleNamespace(metric=SimpleNamespace(name="bits", shown=float))
+    work._spec = SimpleNamespace(task_settings=settings, target=SimpleNamespace(runtime="llama.cpp"))
     work._served = lambda item: measured
     work._exported = lambda item: Candidate(design=design, weights=weights, folder=trial)
     monkeypatch.setattr(finals, "promises_of", lambda spec, item: {})

@@ -400,10 +400,10 @@ class Finals:
 
     def _write_page(self) -> None:
         """What the winner's folder needs to run in a page, if it was searched for a browser."""
-        write, target = PAGES.get(self._spec.target.runtime), self._spec.target
-        known = read_winner(self._folder.winner)
-        if write is not None and known is not None:
-            write(self._folder.winner, threads=target.threads, promise=known.promise())
+        target, folder = self._spec.target, self._folder.winner
+        write = PAGES.get(target.runtime)
+        if write is not None and (known := read_winner(folder)) is not None:
+            write(folder, threads=target.threads, promise=known.promise())
 
 
 def promises_of(spec: RunSpec, winner: Candidate) -> dict[str, object]:

@@ -304,3 +304,14 @@ def test_a_winners_folder_has_its_file_and_what_it_promises(
         metric.name: None if reported is None else metric.shown(reported),
         f"validation_{metric.name}": None if validation is None else metric.shown(validation),
     }
+
+
+def test_a_winner_for_a_runtime_of_pages_gets_its_page(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    run = object.__new__(Finals)
+    run._spec, run._folder = SPEC, SimpleNamespace(winner=tmp_path)
+    written: list[Any] = []
+    monkeypatch.setattr(finals, "read_winner", lambda folder: SimpleNamespace(promise=lambda: "promised"))
+    run._write_page()
+    monkeypatch.setattr(finals, "PAGES", {SPEC.target.runtime: lambda *given, **named: written.append((given, named))})
+    run._write_page()
+    assert written == [((tmp_path,), {"threads": SPEC.target.threads, "promise": "promised"})]
