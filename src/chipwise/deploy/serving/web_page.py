@@ -36,7 +36,8 @@ def write_page(folder: Path, *, threads: int, promise: Promise | None) -> None:
         StorageError: The folder cannot be written.
     """
     facts = facts_of(folder / "model.onnx")
-    scripts, page, more = ["decoder.js"], read_text(CLASSIFY_PAGE), {}
+    scripts, page = ["decoder.js"], read_text(CLASSIFY_PAGE)
+    more: Mapping[str, object] = {}
     if (path := folder / TOKENIZER).is_file() and "encodes" not in facts:
         scripts += ["engine.js", "tokenizer.js"]
         page = read_text(CHAT_PAGE).replace(
