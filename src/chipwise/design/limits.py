@@ -61,7 +61,7 @@ METRICS: dict[str, str] = {  # costs: name -> kind of unit; a task's own metric 
 }
 POWER_METRICS = ("power", "joules_per_token")
 USED = ("mfu", "mbu")
-"""Shares of what the device can do; predicted by data sheets only."""
+"""Shares of what the device can do, by its data sheet or its calibration."""
 SPENDING = (*POWER_METRICS, "usd_per_1k_tokens")
 PER_TOKEN = (
     "tpot_p50",
@@ -341,6 +341,11 @@ def parse_objectives(
             raise SpecError("less is better; write minimize", field=f"{field}.{metric}")
         found.append(Objective(metric=metric, direction=direction))
     return tuple(found)
+
+
+def shares_asked(wanted: Iterable[Constraint | Objective]) -> set[str]:
+    """Those of MFU and MBU that a limit or an objective is on."""
+    return {item.metric for item in wanted} & set(USED)
 
 
 def derived(costs: Mapping[str, Any], request: Request) -> dict[str, Any]:

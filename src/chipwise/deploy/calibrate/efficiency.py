@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
 from dataclasses import dataclass
 
+import numpy as np
+
+from chipwise.core.arrays import Float64Array
 from chipwise.deploy.measure.measurement import Measurement
+from chipwise.errors import Unsupported
 from chipwise.hardware.device import MachineProfile
 from chipwise.model.arch.design import Design
 from chipwise.model.ops.matmul import Matmul
 from chipwise.model.ops.op import Op
 from chipwise.model.ops.workload import Phase
 from chipwise.model.walk.lower import lower
-from chipwise.predict.cost.pricing import total_price, working_set_bytes
+from chipwise.predict.cost.pricing import op_price, working_set_bytes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,40 +42,61 @@ def efficiency(design: Design, measured: Measurement, profile: MachineProfile) -
     Raises:
         Unsupported: The design has an operator that the profile has no rates for.
     """
-    prompt = [placed.op for placed in lower(design, measured.workload, Phase.PREFILL)]
-    flops = float(sum(op.work().flops for op in prompt))
-    steps = [placed.op for placed in lower(design, measured.workload, Phase.DECODE)]
-    touched = float(working_set_bytes(total_price(steps, profile)))
-    ceiling, bandwidth = _level(touched, profile)
-    peak = _peak(design, prompt, profile)
+    prefill, decode = (
+        np.sum([op_needs(each.op, profile) for each in lower(design, measured.workload, phase)], axis=0)
+        for phase in Phase
+    )
+    prefill_s, step_s = least_times(prefill, decode, profile)
+    product_s, product_flops, *_ = prefill
+    touched = decode[-1]
+    ceiling, _, bandwidth = next(level for level in _levels(profile) if touched <= level[1])
+    known = math.isfinite(product_s)
     return Efficiency(
-        mfu=flops / measured.percentile("ttft", 0.5) / peak if peak else None,
-        mbu=touched / measured.percentile("tpot", 0.5) / bandwidth,
-        peak_flops_per_s=peak,
+        mfu=float(prefill_s) / measured.percentile("ttft", 0.5) if known else None,
+        mbu=float(step_s) / measured.percentile("tpot", 0.5),
+        peak_flops_per_s=float(product_flops / product_s) if known else None,
         bandwidth_bytes_per_s=bandwidth,
         ceiling=ceiling,
     )
 
 
-def _peak(design: Design, prompt: Sequence[Op], profile: MachineProfile) -> float | None:
-    """Peak FLOP/s for the design's weights; with mixed formats, each product counts at its own format's peak."""
-    peaks = {name: profile.peaks[name] for name in design.formats.all if name in profile.peaks}
-    if len(peaks) < len(design.formats.all):
-        return None
-    if len(peaks) == 1:
-        return peaks[design.formats.head]
-    products = [op for op in prompt if isinstance(op, Matmul)]
-    seconds = sum(op.work().flops / peaks[op.weights] for op in products)
-    return float(sum(op.work().flops for op in products) / seconds)
+def op_needs(op: Op, profile: MachineProfile) -> Float64Array:
+    """What an operator needs of the machine, (4,); needs of a pass add up.
+
+    Seconds of its products at the peak of their weights' format (NaN if that was not calibrated), FLOPs of its
+    products, all its FLOPs, and bytes that it touches.
+
+    Raises:
+        Unsupported: The profile has no rates for this operator.
+    """
+    flops = op.work().flops
+    products = flops if isinstance(op, Matmul) else 0
+    seconds = products / profile.peaks.get(op.weights, math.nan) if isinstance(op, Matmul) else 0.0
+    return np.array([seconds, products, flops, float(working_set_bytes(op_price(op, profile)))])
 
 
-def _level(working_set: float, profile: MachineProfile) -> tuple[str, float]:
-    """The smallest level of memory that holds the working set, with its bandwidth; else the slowest known level."""
-    machine = profile.machine
+def least_times(
+    prefill: Float64Array, decode: Float64Array, profile: MachineProfile
+) -> tuple[Float64Array, Float64Array]:
+    """Least seconds of prefill at the peak of its products, and of a decode step at the bandwidth, each (n,).
+
+    Args:
+        prefill: Needs of prefill, (n, 4).
+        decode: Needs of a decode step, (n, 4).
+        profile: The calibration.
+    """
+    product_s, products, flops, _ = np.moveaxis(prefill, -1, 0)
+    touched, levels = decode[..., -1], _levels(profile)
+    bandwidths = np.select([touched <= size for _, size, _ in levels], [rate for *_, rate in levels])
+    return flops * product_s / products, touched / bandwidths
+
+
+def _levels(profile: MachineProfile) -> list[tuple[str, float, float]]:
+    """Known levels of memory, smallest first: name, bytes and bandwidth. The last, or else the slowest, holds all."""
+    machine, roofs = profile.machine, profile.roofs
+    if not roofs:
+        raise Unsupported("the calibration has no memory bandwidth; calibrate again with: chipwise calibrate")
     sizes = {"private caches": machine.l2_bytes, "shared cache": machine.l3_bytes}
-    for name, size in sizes.items():
-        if size is not None and working_set <= size and name in profile.roofs:
-            return name, profile.roofs[name]
-    known = dict(sorted(profile.roofs.items(), key=lambda item: item[1]))
-    name = "DRAM" if "DRAM" in known else next(iter(known))
-    return name, known[name]
+    found = [(name, float(size), roofs[name]) for name, size in sizes.items() if size is not None and name in roofs]
+    last = "DRAM" if "DRAM" in roofs else min(roofs, key=lambda name: roofs[name])
+    return [*found, (last, math.inf, roofs[last])]

@@ -26,7 +26,7 @@ from chipwise.deploy.runtimes import table_name
 from chipwise.design.limits import Constraint
 from chipwise.design.models.this_machine import kind_of
 from chipwise.design.phases.measuring import metrics_of
-from chipwise.design.run.winner import read_winner
+from chipwise.design.run.winner import WinnerFile, read_winner
 from chipwise.errors import InputError, SpecError, Unsupported
 from chipwise.hardware.detect import SATURATING
 from chipwise.hardware.device import MachineProfile
@@ -39,6 +39,7 @@ from chipwise.model.walk.lower import lower
 from chipwise.predict.cost.estimate import estimate as calibrated_estimate
 from chipwise.predict.cost.model import CostEstimate, Predicted
 from chipwise.predict.served.heat import ambient_of
+from chipwise.predict.served.tails import TAILS
 
 PROFILE_S = 600.0  # most seconds of the profiling process
 Interval = tuple[float, float | None, float | None]
@@ -172,11 +173,26 @@ def measure(
             remote=remote,
             keep=keep,
         )
-    same = winner is not None and workload == winner.workload
+    if winner is None or workload != winner.workload:
+        return found
+    return _beside_promises(found, winner)
+
+
+def _beside_promises(found: Measured, winner: WinnerFile) -> Measured:
+    """A winner's measurement with its promises and limits; only those on requests of one size, if its prompts vary."""
+    if winner.prompt_p99 is None:
+        return replace(found, promised=winner.promised, limits=winner.limits)
+    vary = {*TAILS, "peak_memory"}
+    usual = winner.workload.prompt_tokens
+    note = (
+        f"the winner's P99s and memory hold over prompts of {usual:,} to {winner.prompt_p99:,} tokens; these are "
+        f"all of {usual:,}; measure the longer, too: --prompt {winner.prompt_p99}"
+    )
     return replace(
         found,
-        promised=winner.promised if winner is not None and same else None,
-        limits=winner.limits if winner is not None and same else (),
+        promised={name: each for name, each in winner.promised.items() if name not in vary},
+        limits=tuple(limit for limit in winner.limits if limit.metric not in vary),
+        notes=(*found.notes, note),
     )
 
 

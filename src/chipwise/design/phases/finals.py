@@ -233,16 +233,24 @@ class Finals:
                 if isinstance(found, MeasurementError):
                     self._trials.fail(item.number, str(found))
                 elif number == 0 or self._quieter(item, found):
-                    self._trials.note(item.number, **self._notes(found))
+                    self._trials.note(item.number, **self._notes(item, found))
             round_s = before_s - self._left_s() if math.isfinite(before_s) else 0.0
 
-    def _notes(self, found: Measurement) -> dict[str, object]:
+    def _notes(self, item: Candidate, found: Measurement) -> dict[str, object]:
         """Notes of a final measurement."""
-        return measurement_notes(found, self._spec.target.rates, final=True, request=self._spec.space)
+        spec, predicted = self._spec, self._target.predict(item.design)
+        return measurement_notes(
+            found,
+            spec.target.rates,
+            final=True,
+            request=spec.space,
+            predicted=predicted,
+            prompt_p99=spec.prompt_p99,
+        )
 
     def _quieter(self, item: Candidate, found: Measurement) -> bool:
         known = item.notes.loudness
-        return not item.notes.final and (known is None or found.clean or loudness_of(self._notes(found)) < known)
+        return not item.notes.final and (known is None or found.clean or loudness_of(self._notes(item, found)) < known)
 
     def _take_back(self, contenders: Sequence[Candidate]) -> None:
         """Measures contenders again without their per-matrix formats, if those break a limit."""
@@ -423,6 +431,7 @@ def promises_of(spec: RunSpec, winner: Candidate) -> dict[str, object]:
         **({"quantiser": winner.notes.quantised["method"]} if winner.notes.quantised else {}),
         "target": plain(spec.target),
         "workload": plain(spec.workload),
+        **({} if spec.prompt_p99 is None else {"prompt_p99": spec.prompt_p99}),
         "constraints": dict(spec.constraints),
         "promised": dict(winner.notes.predicted),
         "expected": {} if here else {metric: known[metric] for metric in known if metric not in measured},

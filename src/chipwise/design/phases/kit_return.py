@@ -13,20 +13,33 @@ from chipwise.design.targets.target import Target
 
 
 def kit_notes(
-    trials: Trials, spec: RunSpec, folder: RunFolder, *, on_note: Callable[[str], None]
+    trials: Trials, spec: RunSpec, folder: RunFolder, target: Target | None, *, on_note: Callable[[str], None]
 ) -> dict[int, dict[str, object]]:
     """Notes on trials from imported kits, by trial number, without those already recorded.
 
-    Results of a machine that cannot be the run's target are ignored, and ``on_note`` is called with the reason.
+    Results of a machine that cannot be the run's target are ignored, and ``on_note`` is called with the reason. A kit
+    measures requests with the P50 prompt: over a spread of prompts, P99s and memory are predicted from what it found.
     """
     asked = spec.target
     known = None if asked.local or asked.device.startswith("ssh:") or asked.sheet is None else asked.sheet.name
     found = kit_results(folder.path, runtime=asked.runtime, target=known, on_note=on_note)
-    rates = spec.target.rates
     notes = {
-        number: measurement_notes(taken, rates, final=True, request=spec.space) | {"measured_because": "kit"}
+        number: measurement_notes(
+            taken,
+            spec.target.rates,
+            final=True,
+            request=spec.space,
+            predicted={} if target is None else target.predict(trials[number].design),
+            prompt_p99=spec.prompt_p99,
+        )
+        | {"measured_because": "kit"}
         for number, taken in found.items()
     }
+    if notes and spec.prompt_p99 is not None:
+        on_note(
+            f"a kit measures prompts of {spec.workload.prompt_tokens:,} tokens, the P50: P99s over prompts of up to "
+            f"{spec.prompt_p99:,} tokens (P99) and memory are predicted from its results"
+        )
     return {number: each for number, each in notes.items() if trials[number].measured != each["measured"]}
 
 

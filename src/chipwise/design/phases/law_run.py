@@ -84,7 +84,7 @@ class LawRun(StoredRun):
 
     def _take_results(self, target: Target) -> None:
         """Records a kit's measurements, updates the target, and chooses again among the recorded designs."""
-        notes = self.kit_notes()
+        notes = self.kit_notes(target)
         if not notes:
             return
         self._phase("reading the kit's results")

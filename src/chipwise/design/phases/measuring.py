@@ -6,6 +6,7 @@ Which candidates are measured is decided in ``measurement_choice.py``.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from types import MappingProxyType
 from typing import Protocol
 
 from chipwise.core.digest import plain
@@ -18,7 +19,9 @@ from chipwise.design.run.folder import RunFolder
 from chipwise.design.run.spec import RunSpec
 from chipwise.design.run.trials import Candidate, Trials
 from chipwise.design.targets.chance import Bounds, kept, values_of
+from chipwise.design.targets.prompts import LONGEST, measured_over_prompts
 from chipwise.design.targets.target import Target
+from chipwise.design.targets.utilisation import measured_shares
 from chipwise.errors import MeasurementError
 from chipwise.model.space.designs import summary
 from chipwise.predict.cost.spending import Rates, spent
@@ -122,7 +125,15 @@ class CandidateMeasurer:
         except MeasurementError as error:
             self._trials.fail(item.number, str(error))
             return False
-        notes = measurement_notes(found, self._spec.target.rates, final=False, request=self._spec.space)
+        spec = self._spec
+        notes = measurement_notes(
+            found,
+            spec.target.rates,
+            final=False,
+            request=spec.space,
+            predicted=believed,
+            prompt_p99=spec.prompt_p99,
+        )
         loudest = item.notes.loudness
         if item.measured is not None and loudest is not None and loudness_of(notes) >= loudest:
             return self.within_limits(item)  # the quieter of two measurements is used
@@ -178,20 +189,31 @@ def bounds_of(measurement: Measurement, *, final: bool) -> dict[str, list[float 
 
 
 def measurement_notes(
-    measurement: Measurement, rates: Rates, *, final: bool, request: Request | None = None
+    measurement: Measurement,
+    rates: Rates,
+    *,
+    final: bool,
+    request: Request | None = None,
+    predicted: Mapping[str, Bounds] = MappingProxyType({}),
+    prompt_p99: int | None = None,
 ) -> dict[str, object]:
     """Notes of a measurement in its trial.
 
     ``measured`` is uncorrected for final measurements and corrected for drift before; ``settled`` is used for learning.
     Energy is measured if the processor counts joules; dollars are measured medians times the stated price. ``request``
-    contains the facts that derived metrics need.
+    contains the facts that derived metrics need, and ``predicted`` the target's MFU and MBU with the times that they
+    belong to. With ``prompt_p99``, P99s and memory are those over the spread of prompts, and missing if the P99 prompt
+    was not measured.
     """
     measured = metrics_of(measurement, Measurement.metric if final else Measurement.corrected)
     metered = Rates(power_w=measured_w(measurement), usd_per_s=rates.usd_per_s)
     costs = {}
     if not measurement.encodes:
         costs = spent(measured["ttft_p50"], measured["tpot_p50"], measurement.workload, metered)
-    bounds = bounds_of(measurement, final=final)
+    bounds: dict[str, Bounds] = dict(bounds_of(measurement, final=final))
+    costs |= measured_shares(predicted, measured)
+    if prompt_p99 is not None:
+        measured, bounds = measured_over_prompts(measured, bounds, measurement.environment.get(LONGEST))
     if request is not None:
         costs |= derived(measured, request)
         bounds |= derived_intervals(bounds, request)

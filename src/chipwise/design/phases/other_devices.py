@@ -16,12 +16,12 @@ from numpy.typing import NDArray
 
 from chipwise.core.arrays import Float64Array
 from chipwise.core.statistics import kendall_tau
-from chipwise.design.limits import MORE_IS_BETTER, SPENDING, Constraint
+from chipwise.design.limits import MORE_IS_BETTER, SPENDING, Constraint, shares_asked
 from chipwise.design.run.spec import RunSpec
 from chipwise.design.strategies.pareto import hypervolume, non_dominated
 from chipwise.design.targets.chance import Bounds, chances_of, kept, tightened
 from chipwise.design.targets.representable import check_space
-from chipwise.design.targets.sheet import SheetTarget, needs_energy, needs_shares
+from chipwise.design.targets.sheet import SheetTarget, needs_energy
 from chipwise.design.targets.target import spreads_in
 from chipwise.errors import InputError, SpecError, Unsupported
 from chipwise.hardware.runtime import runtimes_for
@@ -168,7 +168,7 @@ class OtherDevices:
                 workload=spec.workload,
                 seed=spec.seed,
                 energy=needs_energy((*item.limits, *spec.goals)),
-                used=needs_shares((*item.limits, *spec.goals)),
+                used=bool(shares_asked((*item.limits, *spec.goals))),
                 prompt_p99=spec.prompt_p99,
             )
             self.weights[sheet.name], self.runtimes[sheet.name] = item.weight, served.runtime

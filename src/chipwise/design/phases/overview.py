@@ -13,12 +13,12 @@ from chipwise.core.arrays import Float64Array
 from chipwise.core.files import build, read_yaml
 from chipwise.core.record import Record
 from chipwise.deploy.measure.store import kept_as, profile_path
-from chipwise.design.limits import Constraint, parse_constraints
+from chipwise.design.limits import USED, Constraint, parse_constraints
 from chipwise.design.phases.screening import Metrics, excess, screen
 from chipwise.design.prices.price_table import PriceTable
-from chipwise.design.run.spec import NO_SPACE, TargetSpec
+from chipwise.design.run.spec import NO_SPACE, TargetSpec, varying_prompts
 from chipwise.design.targets.chance import Bounds, values_of
-from chipwise.design.targets.cost_model import CostModel
+from chipwise.design.targets.cost_model import CostModel, unknown_shares
 from chipwise.design.targets.sheet import SheetTarget, stated
 from chipwise.errors import Infeasible, InputError, SpecError, UnknownName
 from chipwise.hardware import datasheet
@@ -30,6 +30,7 @@ from chipwise.model.ops.workload import Phase, Workload
 from chipwise.model.space.designs import summary
 from chipwise.model.space.search_space import Rows, SearchSpace
 from chipwise.model.space.space_spec import SpaceSpec
+from chipwise.predict.served.prompt_spread import check_prompts
 from chipwise.training.tasks.protocol import task_named
 
 Progress = Callable[[str, float], None]
@@ -229,7 +230,11 @@ def overview_of(
     whole = {**asked.defaults, **whole}
     try:
         space = _space(whole["space"], None if alone else "space")
+        whole = {**whole, **varying_prompts(Record(whole).record("workload").data)}
+        prompt_p99 = Record(whole).get("prompt_p99", int, None)
         workload = build(Workload, whole.get("workload", {}), field="workload")
+        if prompt_p99 is not None:
+            check_prompts(workload.prompt_tokens, prompt_p99, "workload.prompt_tokens")
         target = build(TargetSpec, whole.get("target", {}), field="target")
         constraints = parse_constraints(Record(whole).record("constraints").data, tasks=None, quality=asked.metric)
     except SpecError as error:
@@ -243,7 +248,9 @@ def overview_of(
         device = target.device
     if runtime is not None and device is None:
         raise InputError("name the device for the runtime (--device)")
-    metrics, predict, priced_by = _metrics(space, workload, profile, device, runtime, target, seed=seed)
+    metrics, predict, priced_by = _metrics(
+        space, workload, profile, device, runtime, target, seed=seed, prompt_p99=prompt_p99
+    )
     return overview(
         space,
         metrics,
@@ -299,18 +306,20 @@ def _metrics(
     target: TargetSpec,
     *,
     seed: int,
+    prompt_p99: int | None,
 ) -> tuple[Metrics, Predict, str | None]:
     if device is not None:
         sheet, served = _served(device, runtime, target)
         energy = not space.spec.kind.one_pass
         priced = SheetTarget(
             space, sheet, served=served, workload=workload, seed=seed, energy=energy, used=True,
-            ambient_c=target.ambient_c,
+            prompt_p99=prompt_p99, ambient_c=target.ambient_c,
         )  # fmt: skip
         return priced.metrics, priced.predict, f"{sheet.title}, {served.runtime} (predicted, as chipwise estimate does)"
     if profile is not None and profile.exists():
         machine = MachineProfile.load(profile)
-        costing = CostModel(space, workload, machine, rates=target.rates)
+        known = set() if space.spec.kind.one_pass else set(USED) - unknown_shares(space, machine).keys()
+        costing = CostModel(space, workload, machine, rates=target.rates, prompt_p99=prompt_p99, used=known)
         title = f"{machine.machine.name}, {machine.runtime} {machine.runtime_version} (calibrated)"
         return costing.metrics, costing.predict, title
     table = PriceTable(space, workload, _Counting())

@@ -125,7 +125,7 @@ class Search(StoredRun):
 
     def _take_results(self) -> None:
         """Records a kit's measurements of a finished run, updates the target, and ranks the contenders again."""
-        notes, target = self.kit_notes(), self._opened()
+        notes = self.kit_notes(target := self._opened())
         if target is None or not notes:
             return
         self._phase("reading the kit's results")

@@ -31,6 +31,7 @@ from chipwise.hardware.device import MachineProfile
 from chipwise.model.space.designs import summary
 from chipwise.model.space.search_space import SearchSpace
 from chipwise.predict.cost.model import Predicted
+from chipwise.predict.served.prompt_spread import said
 
 Factor = Callable[[Candidate], float]  # factor on a candidate's loss
 
@@ -312,6 +313,8 @@ def _promises(items: list[Candidate]) -> list[rec.Promise]:
 
 def _notes(spec: RunSpec, items: list[Candidate], profile: MachineProfile | None) -> list[str]:
     notes = []
+    if spec.prompt_p99 is not None:
+        notes.append(said(spec.workload.prompt_tokens, spec.prompt_p99))
     if profile is not None:
         notes += profile.check_errors.splitlines()
         notes += [*profile.notes]

@@ -13,6 +13,7 @@ from chipwise.design.run.progress import Observer, Status
 from chipwise.design.run.spec import RunSpec
 from chipwise.design.run.trials import Trials, choice_labels
 from chipwise.design.strategies.study import Study
+from chipwise.design.targets.target import Target
 from chipwise.model.space.search_space import SearchSpace
 
 
@@ -44,10 +45,10 @@ class StoredRun:
             folder.write_spec()
         self.ledger = Ledger(Record(self.study.memory).get("spent", dict[str, float], {}), file=folder.spent)
 
-    def kit_notes(self) -> dict[int, dict[str, object]]:
+    def kit_notes(self, target: Target | None) -> dict[int, dict[str, object]]:
         """Notes on trials from kits that are not recorded yet; remembers why other results are ignored."""
         told: list[str] = []
-        notes = kit_notes(self.trials, self.spec, self.folder, on_note=told.append)
+        notes = kit_notes(self.trials, self.spec, self.folder, target, on_note=told.append)
         if told != self.study.memory.get("kit_notes", []):
             self.study.remember(kit_notes=told)
         return notes

@@ -17,6 +17,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from chipwise.core.arrays import Float64Array
+from chipwise.deploy.calibrate.efficiency import least_times, op_needs
 from chipwise.design.prices.lookup import BlockPrices, Lookup
 from chipwise.hardware.device import MachineProfile
 from chipwise.model.arch.design import Design
@@ -121,6 +122,20 @@ class ProfilePricer(OperatorPricer):
     def base_bytes(self) -> float:
         """Resident bytes without a model, as calibrated."""
         return self.profile.memory.base_bytes
+
+
+class PeakPricer(ProfilePricer):
+    """Least seconds of passes at the machine's calibrated peaks; MFU and MBU are their shares of other times."""
+
+    def op_columns(self, op: Op) -> Float64Array:
+        """See :func:`chipwise.deploy.calibrate.efficiency.op_needs`."""
+        return op_needs(op, self.profile)
+
+    def latencies_s(
+        self, prefill: Float64Array, decode: Float64Array, *, logits: Float64Array
+    ) -> tuple[Float64Array, Float64Array]:
+        """See :func:`chipwise.deploy.calibrate.efficiency.least_times`."""
+        return least_times(prefill, decode, self.profile)
 
 
 @dataclass(frozen=True)

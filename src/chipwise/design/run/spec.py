@@ -433,12 +433,6 @@ class RunSpec:
         if self.task_settings.latency_metric not in PER_TOKEN:
             raise SpecError(f"requests of {self.task} have one size; write one number", field=field)
         check_prompts(self.workload.prompt_tokens, p99, field)
-        if self.target.sheet is None or self.target.device.startswith("ssh:"):
-            raise SpecError(
-                "requests of one size are measured on this target; write one number, such as the longest prompt: "
-                f"prompt_tokens: {p99}",
-                field=field,
-            )
         self.task_settings.require_fit(replace(self.workload, prompt_tokens=p99), self.space)
 
     def _require_known(self) -> None:
@@ -494,11 +488,6 @@ class RunSpec:
             if sheet is None:
                 raise SpecError(str(refused(metric)), field=field)
             _told(sheet, metric, field)
-        elif metric in USED and (sheet is None or self.target.device.startswith("ssh:")):
-            raise SpecError(
-                "only data sheets predict it; chipwise measure prints it for what is measured here",
-                field=field,
-            )
         elif metric.startswith("itl_") and (sheet is None or self.target.device.startswith("ssh:")):
             raise SpecError(
                 f"requests are measured one at a time here, so a gap between tokens is one step: use tpot{metric[3:]}",
@@ -645,8 +634,8 @@ def spelt_out(data: Mapping[str, object]) -> dict[str, object]:
         found["train"] = {"on": data["train"]}
     elif isinstance(train := data.get("train"), Mapping):  # YAML 1.1 parsers read the key ``on`` as true
         found["train"] = {"on" if name is True else name: value for name, value in train.items()}
-    if isinstance(workload := data.get("workload"), Mapping) and "prompt_tokens" in workload:
-        found |= _prompts(workload)
+    if isinstance(workload := data.get("workload"), Mapping):
+        found |= varying_prompts(workload)
     if isinstance(data.get("quality"), str):
         found["quality"] = {"method": data["quality"]}
     quality = found.get("quality")
@@ -661,9 +650,9 @@ def spelt_out(data: Mapping[str, object]) -> dict[str, object]:
     return found
 
 
-def _prompts(workload: Mapping[str, object]) -> dict[str, object]:
+def varying_prompts(workload: Mapping[str, object]) -> dict[str, object]:
     """The fields of a workload whose prompts vary; none if they do not."""
-    prompts = workload["prompt_tokens"]
+    prompts = workload.get("prompt_tokens")
     if not isinstance(prompts, Mapping):
         return {}
     if set(prompts) != {"p50", "p99"}:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from chipwise.core.files import build, read_json
+from chipwise.core.record import Record
 from chipwise.deploy.serving.engine import Promise
 from chipwise.design.limits import Constraint, parse_constraints
 from chipwise.design.run.folder import PROMISES
@@ -27,6 +28,7 @@ class WinnerFile:
     threads: int
     limits: tuple[Constraint, ...]  # limits on measured metrics; limits on tasks are checked by chipwise evaluate
     promised: Mapping[str, tuple[float, float | None, float | None]]  # value and interval, by metric
+    prompt_p99: int | None = None  # P99 of prompt tokens, over which P99s and memory hold
 
     def promise(self) -> Promise | None:
         """The predicted time of a decode step, or of a pass if there are none; None if unknown."""
@@ -88,6 +90,7 @@ def read_winner(folder: Path) -> WinnerFile | None:
             threads=threads,
             limits=tuple(item for item in limits if item.task is None),
             promised=promised,
+            prompt_p99=Record(data, file=name).get("prompt_p99", int, None),
         )
     except InputError as error:
         raise SpecError(str(error), file=name) from None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +14,10 @@ from chipwise.deploy.measure.measurement import Measurement
 from chipwise.deploy.measure.store import MeasurementStore
 from chipwise.design.run.spec import RunSpec
 from chipwise.design.run.start_spec import StartSpec
+from chipwise.design.targets.prompts import with_longest
 from chipwise.errors import MeasurementError
 from chipwise.model.arch.design import Design
+from chipwise.model.ops.workload import Workload
 
 CANDIDATE_S = 60.0  # time limit for a candidate that does not respond
 ATTEMPTS = 2  # attempts at measuring when the machine is busy
@@ -28,12 +30,14 @@ class Bench:
     """Measures for a run; results are also stored in the user's data folder.
 
     ``anchors`` are reference times of the run's profile, from which drift is computed. ``host`` is reached over ssh.
+    With ``prompt_p99`` every model is also measured with that prompt; see :func:`with_longest`.
     """
 
     spec: RunSpec | StartSpec
     anchors: Mapping[str, float] | None = None
     timeout_s: float = CANDIDATE_S
     host: str | None = None
+    prompt_p99: int | None = None
 
     def candidate(self, design: Design, folder: Path) -> Measurement:
         """Measures a design with random weights; latency and memory do not depend on training.
@@ -45,15 +49,34 @@ class Bench:
         with storage(folder):
             path = export_for(self.spec.target.runtime, design, folder, stem="random")
         try:
-            found = measure(path, self.spec.workload, seconds=TIMING_S, memory_limit_bytes=MEMORY_BYTES, **self._how)
+            found, *longest = (
+                measure(path, workload, seconds=TIMING_S, memory_limit_bytes=MEMORY_BYTES, **self._how)
+                for workload in self._workloads
+            )
         finally:
             path.unlink(missing_ok=True)
+        found = with_longest(found, longest[0]) if longest else found
         MeasurementStore().add(found, design=design, source=f"search {self.spec.name}")
         return found
 
     def alternately(self, paths: list[Path]) -> list[Measurement | MeasurementError]:
         """Measures exported files in alternation, so that drift affects all equally; failed ones return their error."""
-        return measure_alternately(paths, self.spec.workload, **self._how)
+        found, *longest = (measure_alternately(paths, workload, **self._how) for workload in self._workloads)
+        if not longest:
+            return found
+        pairs = zip(found, longest[0], strict=True)
+        return [
+            one if isinstance(one, MeasurementError)
+            else long if isinstance(long, MeasurementError)
+            else with_longest(one, long)
+            for one, long in pairs
+        ]  # fmt: skip
+
+    @property
+    def _workloads(self) -> list[Workload]:
+        """Requests with the P50 prompt, and with the P99 prompt if prompts vary."""
+        usual = self.spec.workload
+        return [usual] if self.prompt_p99 is None else [usual, replace(usual, prompt_tokens=self.prompt_p99)]
 
     @property
     def _how(self) -> dict[str, Any]:

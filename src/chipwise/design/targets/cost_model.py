@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,9 +19,11 @@ from chipwise.deploy.calibrate.learning import (
     prepare,
     stored_bytes,
 )
-from chipwise.design.limits import MEASURED_METRICS, derived, derived_intervals
-from chipwise.design.prices.price_table import PriceTable, ProfilePricer
+from chipwise.design.limits import MEASURED_METRICS, USED, derived, derived_intervals
+from chipwise.design.prices.price_table import PeakPricer, PriceTable, ProfilePricer
 from chipwise.design.targets.chance import Bounds
+from chipwise.design.targets.prompts import bounds_over_prompts, rows_over_prompts
+from chipwise.design.targets.utilisation import share_within
 from chipwise.hardware.device import MachineProfile
 from chipwise.model.arch.design import Design
 from chipwise.model.ops.workload import Phase, Workload
@@ -66,11 +69,30 @@ class CostModel:
 
     Medians come from the updated profile. Tails and memory, for which a few measurements do not allow a refit, get one
     correction factor each. Joules and dollars are the medians times ``rates``.
+
+    Args:
+        space: The space of designs.
+        workload: Sizes of a request.
+        profile: The calibration.
+        rates: Power and price of the machine.
+        prompt_p99: P99 of prompt tokens, over which P99s hold; those of ``workload`` are then their P50.
+        used: Those of ``mfu`` and ``mbu`` to predict; :func:`unknown_shares` says which are not known.
     """
 
     def __init__(
-        self, space: SearchSpace, workload: Workload, profile: MachineProfile, *, rates: Rates = UNSTATED
+        self,
+        space: SearchSpace,
+        workload: Workload,
+        profile: MachineProfile,
+        *,
+        rates: Rates = UNSTATED,
+        prompt_p99: int | None = None,
+        used: Iterable[str] = (),
     ) -> None:
+        self._longest: CostModel | None = None  # prices requests with the P99 prompt
+        if prompt_p99 is not None:
+            self._longest = CostModel(space, replace(workload, prompt_tokens=prompt_p99), profile)
+        self._used, self._peak = frozenset(used), PeakPricer(profile)
         self.profile, self._calibrated, self._workload = profile, profile, workload
         self._rates, self._space = rates, space
         self._one_pass = space.spec.kind.one_pass
@@ -101,6 +123,9 @@ class CostModel:
                     if metric in v
                 ]
             self._corrections[metric] = correction(pairs, error=self._error(metric))
+        if (longest := self._longest) is not None:  # what was measured are requests with the P50 prompt
+            longest.profile = longest._pricer.profile = self.profile
+            longest._corrections, longest._medians = self._corrections, {}
 
     def _joint(self, known: list[tuple[Design, Mapping[str, float]]]) -> Prepared | None:
         """The measured designs, priced. Memory is left out, because the price table uses the calibrated fit."""
@@ -143,7 +168,22 @@ class CostModel:
         ends = zip(predicted["ttft_p50"], predicted["tpot_p50"], strict=True)
         each = [spent(ttft_s, tpot_s, self._workload, self._rates) for ttft_s, tpot_s in ends]
         costs = {name: [spans[0], *sorted(spans[1:])] for name in each[0] if (spans := [x[name] for x in each])}
-        return {**predicted, "parameters": [count, count, count], **costs}
+        over = {} if self._longest is None else bounds_over_prompts(predicted, self._longest.predict(design))
+        return {**predicted, **over, "parameters": [count, count, count], **costs, **self._shares(design, predicted)}
+
+    def _shares(self, design: Design, predicted: Mapping[str, Bounds]) -> dict[str, Bounds]:
+        """The design's MFU and MBU, by its own FLOPs and bytes."""
+        if not self._used:
+            return {}
+        needs = (self._peak.pass_columns(design, self._workload, phase) for phase in Phase)
+        least_s = self._peak.latencies_s(*needs, logits=np.zeros(1))
+        each = zip(USED, least_s, (predicted["ttft_p50"], predicted["tpot_p50"]), strict=True)
+        return {name: list(share_within(float(s), time_s)) for name, s, time_s in each if name in self._used}
+
+    @cached_property
+    def _least(self) -> PriceTable:
+        """Least seconds of prompts and steps at the calibrated peaks."""
+        return PriceTable(self._space, self._workload, self._peak)
 
     def novelty(self, design: Design) -> float:
         """Novelty of a design: 0 if it was measured, 1 if it is far from all measured designs."""
@@ -163,7 +203,30 @@ class CostModel:
             values[f"{quantity}_p50"] = median
             values[f"{quantity}_p99"] = tail.p99_s(median, passes=self._space.passes(rows))
         corrected = {metric: value * self._corrections[metric].factor for metric, value in values.items()}
+        if self._longest is not None:
+            corrected |= rows_over_prompts(corrected, self._longest.metrics(rows))
         if self._one_pass:
             return {**corrected, "parameters": costs.parameters, **derived(corrected, self._space.spec)}
         costs_of = spent(corrected["ttft_p50"], corrected["tpot_p50"], self._workload, self._rates)
-        return {**corrected, "parameters": costs.parameters, **costs_of}
+        found = {**corrected, "parameters": costs.parameters, **costs_of}
+        if self._used:
+            least = self._least(rows)
+            each = {"mfu": least.ttft_s / corrected["ttft_p50"], "mbu": least.tpot_s / corrected["tpot_p50"]}
+            found |= {name: np.minimum(each[name], 1.0) for name in self._used}
+        return found
+
+
+def unknown_shares(space: SearchSpace, profile: MachineProfile) -> dict[str, str]:
+    """Why MFU or MBU of the space's designs are unknown, and what to do; empty if both are known."""
+    found = {}
+    if lacking := [name for name in space.spec.formats if name not in profile.peaks]:
+        found["mfu"] = (
+            f"the calibration has no peak of matrix products in {lacking[0]}, so MFU is unknown; leave {lacking[0]} "
+            "out of space.weights, or limit ttft_p50"
+        )
+    if not profile.roofs:
+        lacks = (
+            "the calibration has no memory bandwidth, so MFU and MBU are unknown; calibrate again: chipwise calibrate"
+        )
+        found |= dict.fromkeys(USED, lacks)
+    return found

@@ -9,14 +9,15 @@ from pathlib import Path
 from chipwise.core import units
 from chipwise.deploy.calibrate.calibrate import CASES_S, MODEL_S, MODELS, NODES_TIMED, calibrate
 from chipwise.deploy.measure.store import saved_profile
-from chipwise.design.limits import Constraint
+from chipwise.design.limits import Constraint, shares_asked
 from chipwise.design.run.budget_spec import Allowance
 from chipwise.design.run.folder import RunFolder
 from chipwise.design.run.spec import RunSpec
 from chipwise.design.targets.bench import Bench, Benched
 from chipwise.design.targets.chance import spread_of
-from chipwise.design.targets.cost_model import CostModel
+from chipwise.design.targets.cost_model import CostModel, unknown_shares
 from chipwise.design.targets.sustained import with_cold_limits
+from chipwise.errors import SpecError
 from chipwise.hardware.device import MachineProfile
 from chipwise.model.arch.design import Design
 from chipwise.model.space.search_space import SearchSpace
@@ -35,6 +36,9 @@ class CalibratedTarget(Benched, CostModel):
         space: Its space.
         profile: The calibration.
         bench: Measures on the device; None if nothing is measured.
+
+    Raises:
+        SpecError: The run asks for MFU or MBU, and the calibration lacks the peak.
     """
 
     limits: tuple[Constraint, ...] = ()
@@ -42,7 +46,13 @@ class CalibratedTarget(Benched, CostModel):
     def __init__(self, spec: RunSpec, space: SearchSpace, profile: MachineProfile, bench: Bench | None) -> None:
         absent = f"{profile.machine.name} is known only by its profile and cannot be measured from here"
         Benched.__init__(self, bench, absent)
-        CostModel.__init__(self, space, spec.workload, profile, rates=spec.target.rates)
+        wanted = shares_asked((*spec.limits, *spec.goals))
+        for metric in wanted & (unknown := unknown_shares(space, profile)).keys():
+            part = "constraints" if metric in spec.constraints else "objectives"
+            raise SpecError(unknown[metric], field=f"{part}.{metric}")
+        CostModel.__init__(
+            self, space, spec.workload, profile, rates=spec.target.rates, prompt_p99=spec.prompt_p99, used=wanted
+        )
 
     @property
     def title(self) -> str:
@@ -64,7 +74,8 @@ def open_local(
 ) -> CalibratedTarget:
     """Opens this machine; calibrates it unless the run's folder has a profile."""
     profile = _calibrated(spec, space, folder, on_detail)
-    return CalibratedTarget(spec, space, profile, Bench(spec, anchors=profile.reference_s))
+    bench = Bench(spec, anchors=profile.reference_s, prompt_p99=spec.prompt_p99)
+    return CalibratedTarget(spec, space, profile, bench)
 
 
 def open_profile(

@@ -14,15 +14,17 @@ from chipwise.core.arrays import Float64Array
 from chipwise.core.statistics import Z90, nnls
 from chipwise.deploy.teach.machine import teach_rows
 from chipwise.deploy.teach.observations import MeasuredRow
-from chipwise.design.limits import POWER_METRICS, USED, Constraint, Objective, derived, derived_intervals
+from chipwise.design.limits import POWER_METRICS, Constraint, Objective, derived, derived_intervals, shares_asked
 from chipwise.design.prices.price_table import Costs, PriceTable
 from chipwise.design.run.folder import RunFolder
 from chipwise.design.run.spec import RunSpec, TargetSpec
 from chipwise.design.targets.bench import Bench, Benched
 from chipwise.design.targets.chance import Bounds, spread_of, value_of
 from chipwise.design.targets.learnt import Learnt
+from chipwise.design.targets.prompts import bounds_over_prompts, rows_over_prompts
 from chipwise.design.targets.representable import check_space
 from chipwise.design.targets.served_pricer import ServedPricer
+from chipwise.design.targets.utilisation import share_within
 from chipwise.errors import SpecError, Unsupported
 from chipwise.hardware.datasheet import DeviceProfile, with_cores
 from chipwise.hardware.facts import Power, PriceRate
@@ -37,7 +39,6 @@ from chipwise.predict.served.deployment import Deployment
 from chipwise.predict.served.estimate import cost_of, estimate_of
 from chipwise.predict.served.heat import USUAL_C, drawn_w, slowdown
 from chipwise.predict.served.intervals import UNCHECKED_PROMPT
-from chipwise.predict.served.prompt_spread import factor
 from chipwise.predict.served.request import Request
 from chipwise.predict.served.tails import TAILS, kind_of, ratios, tail_of
 
@@ -182,14 +183,8 @@ class SheetTarget(Benched):
         sample = self._space.sample(SAMPLE, np.random.default_rng([self._seed, 17]))
         costs, found = self._table(sample), [self.estimate(self._space.design(row)) for row in sample]
         columns = np.stack([costs.parameters, costs.peak_memory_bytes, np.ones(len(sample))], axis=1)
-        fits = []
-        for shares, seconds in (
-            ([each.mfu["prefill"] for each in found], [each.ttft_s for each in found]),
-            ([each.mbu["decode"] for each in found], [each.metrics["itl_p50"].value for each in found]),
-        ):
-            least_s = np.array(shares) * np.array(seconds)
-            fits.append(np.linalg.lstsq(columns / least_s[:, None], np.ones(len(sample)), rcond=None)[0])
-        return np.array(fits)
+        least_s = np.array([_least_s(each) for each in found]).T
+        return np.array([np.linalg.lstsq(columns / s[:, None], np.ones(len(sample)), rcond=None)[0] for s in least_s])
 
     @cached_property
     def _step_share(self) -> float:
@@ -231,12 +226,7 @@ class SheetTarget(Benched):
         }
         found |= {name: self._ratio(name) * found[median] for name, median in TAILS.items()}
         if self._longest is not None:
-            there = self._longest.metrics(rows)
-            found["peak_memory"] = there["peak_memory"]
-            found |= {
-                name: found[name] * factor(self._ratio(name), there[median] / found[median])
-                for name, median in TAILS.items()
-            }
+            found |= rows_over_prompts(found, self._longest.metrics(rows))
         if self._ambient_c is not None:
             found["tpot_sustained"] = self._slowdown * found["tpot_p50"]
         if self._used:
@@ -280,7 +270,7 @@ class SheetTarget(Benched):
         known = {metric: self._learnt.corrected(metric, bounds) for metric, bounds in known.items()}
         known |= self._tails(known, found)
         if self._longest is not None:
-            known |= self._over_prompts(known, self._longest.predict(design))
+            known |= bounds_over_prompts(known, self._longest.predict(design))
         count = float(design.arch.parameters())
         known["parameters"] = (count, count, count)
         if self._one_pass:
@@ -297,8 +287,9 @@ class SheetTarget(Benched):
         if self._ambient_c is not None:
             known["tpot_sustained"] = self._hot(found, known["tpot_p50"], self._ambient_c)
         if self._used:
-            known["mfu"] = _share(found.mfu["prefill"] * found.ttft_s, known["ttft_p50"])
-            known["mbu"] = _share(found.mbu["decode"] * found.metrics["itl_p50"].value, known["itl_p50"])
+            least_s = _least_s(found)
+            known["mfu"] = share_within(least_s[0], known["ttft_p50"])
+            known["mbu"] = share_within(least_s[1], known["itl_p50"])
         if "joules_per_token" in known:
             known["power"] = self._power(known, workload.new_tokens * workload.batch)
         return {metric: list(bounds) for metric, bounds in known.items()}
@@ -323,16 +314,6 @@ class SheetTarget(Benched):
             value = max(1.0, value_of(ratio)) * value_of(known[median])
             half = None if usual is None else math.exp(Z90 * math.hypot(own, usual))
             found[name] = (value, None, None) if half is None else (value, value / half, value * half)
-        return found
-
-    def _over_prompts(self, known: Mapping[str, Bounds], there: Mapping[str, Bounds]) -> dict[str, Bounds]:
-        """P99s over the spread of prompts, and the memory of the longer, from requests with the P99 prompt."""
-        found: dict[str, Bounds] = {"peak_memory": there["peak_memory"]}
-        for name, median in TAILS.items():
-            if name in known:
-                middle = value_of(known[median])
-                by = float(factor(value_of(known[name]) / middle, value_of(there[median]) / middle))
-                found[name] = tuple(None if end is None else by * end for end in known[name])
         return found
 
     def _hot(self, found: CostEstimate, cold: Bounds, ambient_c: float) -> Bounds:
@@ -401,6 +382,8 @@ class SheetTarget(Benched):
         pairs: dict[str, list[tuple[Bounds, float]]] = {metric: [] for metric in metrics}
         for design, values in known:
             predicted = self.predict(design)
+            if self._longest is not None:  # what was measured are requests with the P50 prompt
+                predicted["peak_memory"] = [self.estimate(design).peak_memory_bytes, None, None]
             for metric in pairs.keys() & values.keys() & predicted.keys():
                 pairs[metric].append((predicted[metric], values[metric]))
         return pairs
@@ -455,10 +438,9 @@ class SheetTarget(Benched):
         return self._estimates[design]
 
 
-def _share(least_s: float, seconds: Bounds) -> Bounds:
-    """The share of a time that the device needs at its peak, with the interval of the time; at most 1."""
-    value, low, high = (None if end is None else min(least_s / end, 1.0) for end in seconds)
-    return (value, high, low)
+def _least_s(found: CostEstimate) -> tuple[float, float]:
+    """Least seconds of a prompt's FLOPs and of a decode step's bytes."""
+    return found.mfu["prefill"] * found.ttft_s, found.mbu["decode"] * found.metrics["itl_p50"].value
 
 
 def _tail_pairs(known: Sequence[tuple[Design, Mapping[str, float]]]) -> dict[str, list[tuple[Bounds, float]]]:
@@ -481,7 +463,7 @@ def open_sheet(spec: RunSpec, space: SearchSpace, folder: RunFolder, on_detail: 
 def open_ssh(spec: RunSpec, space: SearchSpace, folder: RunFolder, on_detail: Callable[[str], None]) -> SheetTarget:
     """Opens a machine that is measured over ssh and predicted by the data sheet in ``target.like``."""
     host = spec.target.device.removeprefix("ssh:")
-    return sheet_target(spec, space, Bench(spec, host=host))
+    return sheet_target(spec, space, Bench(spec, host=host, prompt_p99=spec.prompt_p99))
 
 
 def sheet_target(spec: RunSpec, space: SearchSpace, bench: Bench | None = None) -> SheetTarget:
@@ -501,7 +483,7 @@ def sheet_target(spec: RunSpec, space: SearchSpace, bench: Bench | None = None) 
         workload=spec.workload,
         seed=spec.seed,
         energy=needs_energy((*spec.limits, *spec.goals)),
-        used=needs_shares((*spec.limits, *spec.goals)),
+        used=bool(shares_asked((*spec.limits, *spec.goals))),
         prompt_p99=spec.prompt_p99,
         ambient_c=ambient_asked(spec),
         source=f"the run {spec.name}",
@@ -519,11 +501,6 @@ def ambient_asked(spec: RunSpec) -> float | None:
 def needs_energy(wanted: Iterable[Constraint | Objective]) -> bool:
     """Whether a limit or an objective is on watts or joules."""
     return any(item.metric in POWER_METRICS for item in wanted)
-
-
-def needs_shares(wanted: Iterable[Constraint | Objective]) -> bool:
-    """Whether a limit or an objective is on MFU or MBU."""
-    return any(item.metric in USED for item in wanted)
 
 
 def stated(target: TargetSpec) -> DeviceProfile:

@@ -42,6 +42,11 @@ def factor(equal: Float64Array | float, longer: Float64Array | float) -> Float64
     return np.asarray(np.exp(np.hypot(log_equal, log_longer) - log_equal))
 
 
+def said(p50: int, p99: int) -> str:
+    """One line on the prompts over which P99s hold."""
+    return f"P99s hold over prompts of {p50:,} (P50) to {p99:,} tokens (P99), lognormal; memory is that of the longer"
+
+
 def over_prompts(found: CostEstimate, longest: CostEstimate, *, p50: int, p99: int) -> CostEstimate:
     """The estimate of requests with the P50 prompt, with P99s that hold over the spread of prompts.
 
@@ -58,12 +63,11 @@ def over_prompts(found: CostEstimate, longest: CostEstimate, *, p50: int, p99: i
             by = float(factor(tail.value / middle, longest.metrics[median].value / middle))
             low, high = (None if end is None else by * end for end in (tail.low, tail.high))
             metrics[name] = replace(tail, value=by * tail.value, low=low, high=high)
-    said = f"P99s hold over prompts of {p50:,} (P50) to {p99:,} tokens (P99), lognormal; memory is that of the longer"
     return replace(
         found,
         metrics=metrics,
         peak_memory_bytes=longest.peak_memory_bytes,
         memory_bytes=longest.memory_bytes,
         does_not_fit=longest.does_not_fit,
-        notes=(*found.notes, said),
+        notes=(*found.notes, said(p50, p99)),
     )

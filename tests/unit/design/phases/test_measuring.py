@@ -145,7 +145,7 @@ class Timed:
 def timed(monkeypatch, target: Timed, *, limit: str = "<= 1 ms", mode: str = "hybrid", folder=None):
     """A measurer, the trials and a way to add one of a width; a measurement is its level and the width."""
 
-    def notes(found, rates, *, final, request):
+    def notes(found, rates, *, final, **_):
         assert not final
         level, width = found
         values = {"tpot_p50": width * 1e-6, "tpot_p99": width * 1e-6}

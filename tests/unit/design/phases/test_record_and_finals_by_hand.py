@@ -253,7 +253,7 @@ class ByLoss:
 def test_what_a_kit_measured_ranks_the_contenders_again(
     monkeypatch, target: str | None, notes: dict[int, object], winner: int, done: list[str]
 ) -> None:
-    def read(trials: object, spec: object, folder: object, *, on_note: Any) -> dict[int, object]:
+    def read(trials: object, spec: object, folder: object, target: object, *, on_note: Any) -> dict[int, object]:
         on_note("one result is of another chip")
         return notes
 

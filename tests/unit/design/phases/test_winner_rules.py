@@ -119,7 +119,7 @@ class Rounds(Finals):
     """Measures from a script of noise levels, one a round and contender; a round takes ten CPU seconds."""
 
     def __init__(self, script, *, budget_s: float = 1e9, round_s: float = 0.0) -> None:
-        blank = {"alive": True, "measured": None}
+        blank = {"alive": True, "measured": None, "design": None}
         self.items = Store(
             (number, SimpleNamespace(number=number, notes=SimpleNamespace(final=False, loudness=None), **blank))
             for number in (0, 1)
@@ -149,7 +149,7 @@ class Rounds(Finals):
 
 @pytest.fixture(autouse=True)
 def _plain_notes(monkeypatch) -> None:
-    def notes(found, rates, *, final, request):
+    def notes(found, rates, *, final, **_):
         values = {"tpot_p50": found.level, "tpot_p99": found.level}
         return {"measured": values, "loudness": found.level, "final": found.clean, "clean": found.clean}
 

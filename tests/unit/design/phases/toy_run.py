@@ -29,7 +29,9 @@ LAW_RUN = {
     "quality": {"method": "law"},
     "budget": {"tokens": "100B"},
 }
-MEASURED = SimpleNamespace(measures=True, limits=())  # a target that everything is measured on
+MEASURED = SimpleNamespace(  # a target that everything is measured on
+    measures=True, limits=(), predict=lambda design: {}
+)
 SPEC = build(
     RunSpec,
     {
