@@ -106,7 +106,6 @@ def calibrated(args: argparse.Namespace) -> MachineProfile:
     calibration.MODELS["alone"] = (args.models, args.models)
     profile = calibration.calibrate(
         runtime=RUNTIME,
-        seconds=calibration.LARGE_FROM_S - 1,  # without models of hundreds of megabytes
         on_progress=lambda step, share: print(f"calibration: {step} {share:.0%}", flush=True),
         partial=args.profile.with_suffix(".partial"),
     )
