@@ -380,6 +380,8 @@ def test_families_of_reference_designs_hold_one_proportion() -> None:
 class Recorded(list):
     """Trials of reference designs by number."""
 
+    study = SimpleNamespace(memory={})  # of a machine whose training steps were not timed
+
     def all(self) -> list[Any]:
         return list(self)
 
@@ -406,7 +408,7 @@ def largest(monkeypatch, trials: Recorded, good: set[int], others: Any = None) -
         return asked[-1] in good
 
     sizes = [({"d_model": width, "family": "a"}, {"size": width}) for width in range(9, 0, -1)]
-    monkeypatch.setattr(reference_design, "_largest_first", lambda spec, target, family: sizes)
+    monkeypatch.setattr(reference_design, "_largest_first", lambda spec, target, family, slower: sizes)
     monkeypatch.setattr(reference_design, "design_of", lambda choices, *, spec, name: choices["d_model"])
     spec: Any = SimpleNamespace(space=None, task_settings=SimpleNamespace(family=lambda choices: choices["family"]))
     measurer: Any = SimpleNamespace(within_limits=judge)
