@@ -1,7 +1,7 @@
 """Errors of the law for ONNX files on a chip that nobody measured: by its data sheet, and after five measured files.
 
     python benchmarks/graph_taught.py benchmarks/graph-law-epyc-ort1.31.1-2026-11-26.csv [--write]
-        [--times benchmarks/graph-times-OTHER.csv --device epyc-7763:1-core]
+        [--times benchmarks/graph-times-epyc-zen3-ort1.31.1-2026-11-27.csv --device epyc-7763:1-core]
 
 The table is that of ``graph_law.py``. Made-up chips are the measured core with other rates: each of a chip's factors is
 drawn from a lognormal distribution, one for the whole, one for each kind of rate (FLOPs, bytes, calls) and one for each
