@@ -59,6 +59,22 @@ class FileResult:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class TaughtTail:
+    """ln(P99 / P50) of a time in the machine's next run: its mean, and its standard deviation after so many runs."""
+
+    runtime: str
+    time: str  # ttft or tpot
+    mean: float
+    deviation: float
+    runs: int
+
+    def __post_init__(self) -> None:
+        for name in ("mean", "deviation", "runs"):
+            if not 0 <= getattr(self, name) < math.inf:
+                raise SpecError(f"must be at least 0, not {getattr(self, name)}", field=name)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Teaching:
     """The posterior of one fit: a normal distribution over ``1 + terms + labels + points`` logarithms.
 
@@ -84,6 +100,7 @@ class Teaching:
         check: Cross-validated errors; None if there are too few rows.
         source: Where the rows came from.
         records: The rows themselves, so that a later version can start from them.
+        tails: P99s over P50s by runtime and time; empty if no samples were measured.
         files: Measured ONNX files, which correct the prediction of files on the part where they ran and nothing else.
     """
 
@@ -109,6 +126,7 @@ class Teaching:
     source: str = ""
     records: tuple[Mapping[str, object], ...] = ()
     files: tuple[FileResult, ...] = later(())
+    tails: tuple[TaughtTail, ...] = later(())
 
     def __post_init__(self) -> None:
         for name, least in (("version", 1), ("rows", 0), ("label_sd", 0.0), ("amplitude", 0.0), ("noise", 0.0)):

@@ -17,6 +17,7 @@ from chipwise.deploy.teach.files import are_files, results_of
 from chipwise.deploy.teach.observations import MeasuredRow, observe, prior_deviation
 from chipwise.deploy.teach.posterior import LABEL_SD, TAIL, fit
 from chipwise.deploy.teach.reading import TableRead, from_record, read_table, to_record
+from chipwise.deploy.teach.tails import tails_of
 from chipwise.errors import InputError, SpecError, UnknownName, counted
 from chipwise.hardware import datasheet, taught
 from chipwise.hardware.datasheet import DeviceProfile
@@ -265,6 +266,7 @@ def _learn(
         variant=usual,
         check=checked.error,
         source=source,
+        tails=tails_of(rows),
         records=tuple(to_record(row) for row in rows[-MOST_RECORDS:]),
     )
     warnings = (*whole_table(seen), *_no_better(checked))

@@ -62,6 +62,8 @@ class MeasuredRow:
     ttft_s: float | None = None
     tpot_s: float | None = None
     total_s: float | None = None
+    ttft_tail: float | None = None  # P99 / P50
+    tpot_tail: float | None = None
 
     @property
     def name(self) -> str:

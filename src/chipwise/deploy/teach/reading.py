@@ -22,6 +22,7 @@ from chipwise.deploy.measure.store import MeasurementStore, Stored
 from chipwise.deploy.teach.architectures import MODEL_COLUMNS, PAIR_COLUMNS, described
 from chipwise.deploy.teach.columns import RATES, TIMES, Columns, find_columns
 from chipwise.deploy.teach.observations import MeasuredRow
+from chipwise.deploy.teach.tails import tail_ratio
 from chipwise.errors import ChipwiseError, InputError, SpecError, UnitError, UnknownName, counted, short
 from chipwise.hardware.runtime import RUNTIMES, runtime_named
 from chipwise.model.arch import io as spec_io
@@ -442,6 +443,8 @@ def _stored_row(number: int, found: Measurement, design: Design) -> MeasuredRow:
         variant="/".join(filter(None, (threads, strange))),
         ttft_s=found.percentile("ttft", 0.5),
         tpot_s=None if found.encodes else found.percentile("tpot", 0.5),
+        ttft_tail=tail_ratio(found, "ttft"),
+        tpot_tail=tail_ratio(found, "tpot"),
     )
 
 

@@ -40,7 +40,7 @@ from chipwise.predict.served.estimate import cost_of, estimate_of
 from chipwise.predict.served.heat import USUAL_C, drawn_w, slowdown
 from chipwise.predict.served.intervals import UNCHECKED_PROMPT
 from chipwise.predict.served.request import Request
-from chipwise.predict.served.tails import TAILS, kind_of, ratios, tail_of
+from chipwise.predict.served.tails import TAILS, kind_of, ratios, tail_of, taught_tails
 
 Z80 = 1.2816  # 90 % of a normal distribution are below this many standard deviations
 SAMPLE = 48  # designs whose estimates are fitted for energy, and for times after teaching
@@ -120,6 +120,7 @@ class SheetTarget(Benched):
             prompt_tokens=workload.prompt_tokens,
             new_tokens=workload.new_tokens,
             batch=workload.batch,
+            taught=taught_tails(device, runtime),
         )
         self._learnt = Learnt({})
         self._scale: Float64Array | None = None  # see _taught_scale

@@ -21,7 +21,7 @@ from chipwise.predict.served.served_energy import served_power
 from chipwise.predict.served.setting import Setting
 from chipwise.predict.served.shortage import shortages
 from chipwise.predict.served.steps import PassTimes, class_of
-from chipwise.predict.served.tails import kind_of, with_tails
+from chipwise.predict.served.tails import kind_of, taught_tails, with_tails
 from chipwise.predict.served.tails import said as tails_said
 from chipwise.predict.served.towers import SOUND, place_of
 
@@ -176,7 +176,7 @@ def estimate_of(cost: GroupCost, i: int, energy: Energies | Unsupported | None =
     if (sound_s := setting.arch.sound_s) is not None:
         written_s = float(cost.tpot_s[i]) * int(group.new_tokens[i]) if group.generates else 0.0
         metrics["rtf"] = Predicted.around((float(cost.prefill_s[i]) + written_s) / sound_s, request_halfwidth)
-    kind = kind_of(setting.runtime, device, int(group.in_flight[i]))
+    kind, taught = kind_of(setting.runtime, device, int(group.in_flight[i])), taught_tails(device, setting.runtime)
     metrics |= with_tails(
         metrics,
         kind,
@@ -184,6 +184,7 @@ def estimate_of(cost: GroupCost, i: int, energy: Energies | Unsupported | None =
         new_tokens=int(group.new_tokens[i]),
         batch=int(group.in_flight[i]) // setting.plan.dp,
         halfwidth=float(cost.log_halfwidth[i]),
+        taught=taught,
     )
     notes = []
     try:
@@ -209,7 +210,7 @@ def estimate_of(cost: GroupCost, i: int, energy: Energies | Unsupported | None =
         *misaligned(prefill, decode),
         *_positions(group, i),
         *_idle(group, i),
-        tails_said(kind, setting.runtime.title),
+        tails_said(kind, setting.runtime.title, taught),
         *_widened(setting, device),
     ]
     step_s = {"prefill": cost.prefill_s[i], "decode": cost.step_s[i]}

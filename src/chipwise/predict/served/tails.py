@@ -20,8 +20,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from chipwise.core.files import build
+from chipwise.core.statistics import Z90
 from chipwise.hardware.datasheet import DeviceProfile
 from chipwise.hardware.runtime import CORES, SERVING, Runtime
+from chipwise.hardware.taught import TaughtTail
 from chipwise.predict.cost.model import Predicted
 from chipwise.predict.served.intervals import UNCHECKED_PROMPT
 
@@ -88,13 +90,38 @@ def kind_of(runtime: Runtime, device: DeviceProfile, batch: float) -> str:
     return "engine" if runtime.stack in SERVING and runtime.python and batch > 1 else UNMEASURED
 
 
-def ratios(kind: str, *, prompt_tokens: int, new_tokens: int, batch: int) -> dict[str, Predicted]:
-    """P99 / P50 by name of the P99. On a processor, a gap between tokens is one step, as is its TPOT."""
+def taught_tails(device: DeviceProfile, runtime: Runtime) -> Mapping[str, TaughtTail]:
+    """Tails that were measured on a taught machine in this runtime, by time."""
+    known = () if device.taught is None else device.taught.tails
+    return {tail.time: tail for tail in known if tail.runtime == runtime.name}
+
+
+def ratios(
+    kind: str, *, prompt_tokens: int, new_tokens: int, batch: int, taught: Mapping[str, TaughtTail]
+) -> dict[str, Predicted]:
+    """P99 / P50 by name of the P99. On a processor, a gap between tokens is one step, as is its TPOT.
+
+    Args:
+        kind: See :func:`kind_of`.
+        prompt_tokens: Tokens of a prompt.
+        new_tokens: Tokens that a request generates.
+        batch: Requests in flight.
+        taught: See :func:`taught_tails`; they count before the laws.
+    """
     inputs = inputs_of(prompt_tokens, new_tokens, batch)
     times = {name: name.partition("_")[0] for name in TAILS}
     if kind != "engine":
         times["itl_p99"] = "tpot"
-    return {name: shipped().law(kind, time).ratio(inputs) for name, time in times.items()}
+    return {
+        name: _measured(taught[time]) if time in taught else shipped().law(kind, time).ratio(inputs)
+        for name, time in times.items()
+    }
+
+
+def _measured(tail: TaughtTail) -> Predicted:
+    half = Z90 * tail.deviation
+    value, low, high = (math.exp(max(0.0, tail.mean + end)) for end in (0.0, -half, half))
+    return Predicted(value=value, low=low, high=high)
 
 
 def tail_of(median: Predicted, ratio: Predicted, halfwidth: float) -> Predicted:
@@ -113,7 +140,14 @@ def tail_of(median: Predicted, ratio: Predicted, halfwidth: float) -> Predicted:
 
 
 def with_tails(
-    metrics: Mapping[str, Predicted], kind: str, *, prompt_tokens: int, new_tokens: int, batch: int, halfwidth: float
+    metrics: Mapping[str, Predicted],
+    kind: str,
+    *,
+    prompt_tokens: int,
+    new_tokens: int,
+    batch: int,
+    halfwidth: float,
+    taught: Mapping[str, TaughtTail],
 ) -> dict[str, Predicted]:
     """The P99s of an estimate by name, for each median that it has.
 
@@ -124,16 +158,20 @@ def with_tails(
         new_tokens: Tokens that a request generates.
         batch: Requests in flight at one replica.
         halfwidth: Half-width of the estimate's times in logarithms, for a prompt that was not validated.
+        taught: See :func:`taught_tails`.
     """
-    found = ratios(kind, prompt_tokens=prompt_tokens, new_tokens=new_tokens, batch=batch)
+    found = ratios(kind, prompt_tokens=prompt_tokens, new_tokens=new_tokens, batch=batch, taught=taught)
     unchecked = max(halfwidth, UNCHECKED_PROMPT)
     return {
         name: tail_of(metrics[median], found[name], unchecked) for name, median in TAILS.items() if median in metrics
     }
 
 
-def said(kind: str, runtime: str) -> str:
+def said(kind: str, runtime: str, taught: Mapping[str, TaughtTail]) -> str:
     """One line on where the P99s come from."""
+    if taught:
+        most = max(tail.runs for tail in taught.values())
+        return f"P99s are P50s times the ratio in {most} measured run{'s' if most > 1 else ''} of this machine"
     found = shipped()
     if kind == UNMEASURED:
         runs = found.laws[UNMEASURED]["any"].runs
