@@ -7,6 +7,8 @@ import http.server
 import json
 import queue
 import threading
+from dataclasses import asdict
+from typing import ClassVar
 
 import numpy as np
 import pytest
@@ -19,7 +21,7 @@ from chipwise.deploy.runtimes import missing
 from chipwise.deploy.runtimes.onnxruntime import OnnxRuntime, OnnxRuntimeSession
 from chipwise.deploy.runtimes.web.chromium import Chromium
 from chipwise.deploy.runtimes.web.packages import FETCH, ORT
-from chipwise.deploy.serving.engine import Promise
+from chipwise.deploy.serving.engine import CHAT_PAGE, Promise
 from chipwise.deploy.serving.web_page import write_page
 from chipwise.errors import Unsupported
 from chipwise.model.arch.arch import uniform
@@ -83,6 +85,22 @@ try {
 }
 </script>"""
 
+CHAT = """<!doctype html><iframe src="index.html"></iframe><script type="module">
+const post = (found) => fetch("/", { method: "POST", body: JSON.stringify(found) });
+const pause = (ms) => new Promise((done) => setTimeout(done, ms));
+try {
+  const page = () => document.querySelector("iframe").contentDocument;
+  while (!page().getElementById("about")?.textContent.includes("promised")) await pause(20);
+  page().getElementById("text").value = "once";
+  page().getElementById("form").requestSubmit();
+  while (!page().querySelector(".speed")?.textContent.startsWith("measured")) await pause(20);
+  while (page().getElementById("send").textContent !== "Send") await pause(20);
+  await post({ log: page().getElementById("log").textContent });
+} catch (error) {
+  await post({ error: String(error) });
+}
+</script>"""
+
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
@@ -107,9 +125,30 @@ class _Handler(http.server.SimpleHTTPRequestHandler):
         pass
 
 
-def visited(folder) -> dict:
-    """What the page of ``CHECK`` found in the folder."""
-    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(_Handler, directory=str(folder)))
+class _Api(_Handler):
+    """Answers of OpenAI's API besides."""
+
+    asked: ClassVar[list] = []
+
+    def do_POST(self) -> None:
+        if not self.path.startswith("/v1/"):
+            super().do_POST()
+            return
+        self.asked.append((self.path, json.loads(self.rfile.read(int(self.headers["Content-Length"])))))
+        pieces = [
+            {"delta": {"content": part}} if "chat" in self.path else {"text": part} for part in (" upon", " a time")
+        ]
+        chunks = [{"choices": [piece], "timings": {"predicted_per_token_ms": 2.5}} for piece in pieces]
+        body = "".join(f"data: {json.dumps(chunk)}\n\n" for chunk in chunks) + "data: [DONE]\n\n"
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body.encode())
+
+
+def visited(folder, handler: type = _Handler) -> dict:
+    """What the page ``check.html`` found in the folder."""
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(handler, directory=str(folder)))
     threading.Thread(target=server.serve_forever, daemon=True).start()
     browser = Chromium(f"http://127.0.0.1:{server.server_port}/check.html")
     try:
@@ -118,6 +157,13 @@ def visited(folder) -> dict:
         browser.close()
         server.shutdown()
         server.server_close()
+
+
+def test_other_models_get_no_page(tmp_path):
+    design = random_rankers(1, seed=1)[0]
+    export_for("browser", Design(arch=design.arch), tmp_path)
+    write_page(tmp_path, threads=1, promise=None)
+    assert [path.name for path in tmp_path.iterdir()] == ["model.onnx"]
 
 
 in_a_browser = pytest.mark.skipif(LACKS is not None, reason=f"browser: {LACKS}")
@@ -158,11 +204,23 @@ def test_the_page_of_a_classifier_gives_the_shares_of_the_native_runtime(tmp_pat
     assert found["shown"]["speed"].startswith("measured ")
 
 
-def test_other_models_get_no_page(tmp_path):
-    design = random_rankers(1, seed=1)[0]
-    export_for("browser", Design(arch=design.arch), tmp_path)
-    write_page(tmp_path, threads=1, promise=None)
-    assert [path.name for path in tmp_path.iterdir()] == ["model.onnx"]
+@pytest.mark.browser
+@pytest.mark.slow
+@in_a_browser
+@pytest.mark.parametrize("chats", [False, True])
+def test_the_chat_page_streams_from_the_api_of_its_server(tmp_path, chats):
+    (tmp_path / "index.html").write_bytes(CHAT_PAGE.read_bytes())
+    (tmp_path / "check.html").write_text(CHAT)
+    about = {"model": "m", "runtime": "onnxruntime", "version": "1", "context": 9, "chats": chats}
+    (tmp_path / "status").write_text(json.dumps({**about, "promise": asdict(PROMISE)}))
+    shown = visited(tmp_path, _Api).get("log")
+    promised = "promised 500 tokens/s (predicted 2 ms a token, 1 ms to 4 ms; browser, 1 thread)"
+    given = "" if chats else "once"  # without a template the answer continues the text
+    assert shown == f"once{given} upon a timemeasured 400 tokens/s (2.5 ms a token) · {promised}"
+    path, asked = _Api.asked[-1]
+    assert path == ("/v1/chat/completions" if chats else "/v1/completions")
+    assert asked["stream"]
+    assert ("messages" in asked) == chats
 
 
 @pytest.mark.browser
