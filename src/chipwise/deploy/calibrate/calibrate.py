@@ -76,6 +76,7 @@ def calibrate(
     partial: Path | None = None,
     kind: str = "",
     own: Draw | None = None,
+    again: bool = True,
 ) -> MachineProfile:
     """Measures this machine and returns its profile.
 
@@ -92,6 +93,7 @@ def calibrate(
         own: Samples models like those to be predicted, such as designs of a search's space, given a count and a seed.
             They replace all random models; of ranking models they replace every second one, and the others rank one
             candidate per request in large batches.
+        again: Whether models that a disturbed machine slowed down are measured once more, which may double the time.
 
     Raises:
         InputError: ``seconds`` is not a positive number, or there are more threads than cores.
@@ -128,7 +130,7 @@ def calibrate(
     if large:
         designs += [design for design in large_designs() if _has_room(design)]
     measured = measure_models(
-        designs, timed, runtime=runtime, threads=threads, vary=not nodes, on_progress=tell, partial=kept
+        designs, timed, runtime=runtime, threads=threads, vary=not nodes, on_progress=tell, partial=kept, again=again
     )
     found = fit_profile(blank, measured)
     kept.remove()
@@ -233,11 +235,12 @@ def measure_models(
     vary: bool,
     on_progress: Progress,
     partial: Partial | None = None,
+    again: bool = True,
 ) -> list[Sample]:
     """Measures each design, or its nearest variant that ``runtime`` supports; with ``vary``, at several prompt lengths.
 
-    A design is measured once more if the machine was disturbed throughout. Results in ``partial`` are reused, and new
-    ones are stored there.
+    With ``again``, a design is measured once more if the machine was disturbed throughout. Results in ``partial`` are
+    reused, and new ones are stored there.
     """
     kept = partial or Partial(None, runtime=runtime, threads=threads)
     samples = []
@@ -257,10 +260,9 @@ def measure_models(
             samples.append(sample(i, "model"))
             on_progress("models", (i + 1) / len(designs))
         reference_s = own_reference([sample.measured for sample in samples])
-        slow = [i for i, sample in enumerate(samples) if _slowness(sample, reference_s) > LIMITS["drift"]]
+        slow = [i for i, sample in enumerate(samples) if again and _slowness(sample, reference_s) > LIMITS["drift"]]
         for done, i in enumerate(slow):
-            again = sample(i, "model again")
-            samples[i] = min(samples[i], again, key=lambda sample: _slowness(sample, reference_s))
+            samples[i] = min(samples[i], sample(i, "model again"), key=lambda sample: _slowness(sample, reference_s))
             on_progress("models again", (done + 1) / len(slow))
     return samples
 

@@ -104,6 +104,7 @@ def _calibrated(
         kind=spec.space.kind.calibration,
         partial=folder.calibrating,
         own=None if spec.space.own is None else space.drawn,
+        again=not spec.allowance.alone,
     )
     known = saved_profile(target.runtime, target.threads)
     if known is not None:

@@ -49,6 +49,12 @@ def test_what_was_slow_throughout_is_measured_once_more_and_the_better_counts(mo
     assert kept == pytest.approx([1.0, 1.02, 1.05, 1.7, 1.0, 1.03])
 
 
+def test_without_time_for_more_each_model_is_measured_once(monkeypatch) -> None:
+    order = scripted(monkeypatch, [[1.0], [1.6], [1.05], [1.7], [1.0], [1.03]])
+    assert len(calibration.measure_models(DESIGNS, CALIBRATED["images"], **HOW, again=False)) == 6
+    assert order == [0, 1, 2, 3, 4, 5]
+
+
 def test_reference_work_of_a_calibration_is_that_of_the_machines_own_speed() -> None:
     """Six of ten models met a neighbour; the drift of the others is none."""
     found = [made(1e-4, slower) for slower in (1.0,) * 4 + (1.6,) * 6]
