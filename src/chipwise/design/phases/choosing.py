@@ -472,19 +472,22 @@ class Chooser:
 
     def _slower(self, rows: Rows) -> Float64Array:
         """Factor on the seconds per training token for the operators of ``rows``, (n,)."""
-        parts = [share * operator.seconds for share, operator in self._known_operators(rows)]
+        slower = self._pace.layer_parameter_s / PACE.layer_parameter_s  # what matrix products take, not convolutions
+        parts = [share * operator.seconds / max(1.0, slower) for share, operator in self._known_operators(rows)]
         return np.asarray(np.exp(np.sum([np.zeros(len(rows)), *parts], axis=0)))
 
     def _known_operators(self, rows: Rows) -> Iterator[tuple[Float64Array, Operator]]:
         """Each operator of the prior with the share of the layers of ``rows`` that have it, (n,)."""
-        active = self._space.active(rows)
+        active, single = self._space.active(rows), self._space.values(rows, "depth") == 1
         for name in self._operators.operators.keys() & self._space.columns.keys():
             columns = self._space.columns[name]
             values = [str(value) for value in self._space.genes[columns[0]].values]
             for value, operator in self._operators.operators[name].items():
                 if value in values:
                     has = (rows[:, columns] == values.index(value)) & active[:, columns]
-                    yield has.sum(axis=1) / active[:, columns].sum(axis=1), operator
+                    share = has.sum(axis=1) / active[:, columns].sum(axis=1)
+                    yield share * ~single, operator
+                    yield share * single, operator.one_layer or operator
 
     def _worth(self, rows: Rows) -> Float64Array:
         """Change of the ln loss after a full training by the operators of ``rows``, (n,): slower ones read less."""

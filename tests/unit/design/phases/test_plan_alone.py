@@ -23,7 +23,7 @@ from chipwise.design.strategies.study import Study
 from chipwise.errors import Infeasible, SpecError
 from chipwise.model.space.search_space import SearchSpace
 from chipwise.training.laws import operators
-from chipwise.training.laws.scaling import START
+from chipwise.training.laws.scaling import PACE, START
 
 ALONE = Allowance(unit="cpu", total=100.0, final=70.0, whole=False, alone=True)
 
@@ -260,14 +260,29 @@ def test_a_prior_puts_the_operators_first_that_pay_in_a_training_of_this_length(
     for tokens, changes in {410e3: [0, -0.019, -0.053], 5e6: [0, 0, 0], 1e9: [0, 0, 0]}.items():
         ratio = told._law([])(rows, np.full(3, tokens)) / plain._law([])(rows, np.full(3, tokens))
         np.testing.assert_allclose(np.log(ratio), changes, atol=1e-12)
-    halfway = math.sqrt(410e3 * 5e6)
-    assert told._change(rows, np.full(3, halfway))[2] == pytest.approx(-0.053 / 2)
+    halfway = math.sqrt(1.23e6 * 5e6)
+    assert told._change(rows, np.full(3, halfway))[2] == pytest.approx(-0.066 / 2)
     np.testing.assert_allclose(told._slower(rows), np.exp([0, 0.16, 0.28]))
     first = space.choices(plain.next(1, [], [])[0])
     assert first["conv"] == "none"
     assert space.choices(told.next(1, [], [])[0]) == first | {"conv": "both"}
     longer = around_the_reference(spec, operators=operators.TEXT, final=1000.0)
     assert space.choices(longer.next(1, [], [])[0]) == first
+
+
+def test_a_design_of_one_layer_keeps_its_convolutions_in_a_longer_training_too() -> None:
+    """After two million tokens they are worth 4.8 % of the loss of one layer, and nothing to two after five million."""
+    both = operators.TEXT.operators["conv"]["both"]
+    spec = dataclasses.replace(SPEC, space=dataclasses.replace(SPEC.space, conv=("none", "both")))
+    chooser, space = around_the_reference(spec, operators=operators.TEXT), SearchSpace(spec.space)
+    one = REFERENCE | {"depth": 1, "layers": [LAYER], "conv": "both"}
+    rows = np.array([space.nearest(one), space.nearest(REFERENCE | {"conv": "both"}), space.nearest(REFERENCE)])
+    assert both.one_layer is not None
+    assert chooser._change(rows, np.full(3, 5e6)) == pytest.approx([-0.048, 0.0, 0.0])
+    assert chooser._change(rows, np.full(3, 410e3)) == pytest.approx([-0.053, -0.053, 0.0])
+    assert chooser._slower(rows) == pytest.approx([math.exp(0.28), math.exp(0.28), 1.0])
+    chooser._pace = PACE.times(7.0)  # where matrix products take seven times as long
+    assert chooser._slower(rows) == pytest.approx([math.exp(0.04), math.exp(0.04), 1.0])
 
 
 def test_what_a_prior_leaves_is_not_worth_first_trainings_of_a_ten_minute_search() -> None:

@@ -1,0 +1,76 @@
+"""Pairs of trainings, without and with convolutions before both blocks: what these are worth after millions of tokens.
+
+    python benchmarks/real/convolutions.py --work W --out benchmarks/real/convolutions.csv
+
+Both of a pair read the same tokens in the same order, so a busy machine changes only the seconds. Rows that the table
+holds are not made again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from expert import drawn, read
+
+from chipwise.design.run.spec import load_run
+from chipwise.model.space.designs import design_of
+from chipwise.training.data.recipe import Recipe
+from chipwise.training.loop.evaluate import load_model
+from chipwise.training.loop.trainer import train
+from provenance import COLUMNS as ORIGIN
+from provenance import here
+
+COLUMNS = (
+    "width", "layers", "vocab_size", "ffn_width", "conv", "seed", "tokens", "epochs", "validation_bits_per_byte",
+    "test_bits_per_byte", "charged_cpu_s",
+)  # fmt: skip
+PAIRS = ((96, 1, 4096, 256, 1000), (96, 4, 4096, 256, 600))  # width, layers, vocabulary, feed-forward, steps
+
+
+def main() -> None:
+    """Trains what the table lacks."""
+    import torch
+
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--spec", type=Path, default=Path("examples/clinic.yaml"))
+    parser.add_argument("--work", type=Path, default=Path("runs/convolutions"))
+    parser.add_argument("--out", type=Path, required=True)
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    spec = load_run(options.spec)
+    folder = options.work / "corpus"
+    task = spec.task_settings.open(spec.data, base=Path(spec.folder), folder=folder, space=spec.space)
+    task.prepare()
+    rows = read(options.out)
+    for width, depth, vocab, ffn, steps in PAIRS:
+        for conv in ("none", "both"):
+            if any((row["width"], row["layers"], row["conv"]) == (str(width), str(depth), conv) for row in rows):
+                continue
+            choices = drawn(width, depth, (4, 4), ffn, vocab, conv, tied=True)
+            arch = design_of(choices, spec=replace(spec.space, head_size=(32,)), name=conv).arch
+            data = task.data(arch).load()
+            place, recipe = options.work / f"{width}-{depth}-{conv}", Recipe(**task.recipe)
+            found = train(arch, data, steps=steps, seed=0, folder=place, recipe=recipe)
+            test = data.judge(load_model(arch, found.weights), split="test").loss
+            rows.append(
+                {
+                    "width": width, "layers": depth, "vocab_size": vocab, "ffn_width": ffn, "conv": conv, "seed": 0,
+                    "tokens": found.tokens, "epochs": f"{found.tokens / (len(data.train) - 1):.2f}",
+                    "validation_bits_per_byte": f"{found.loss:.4f}", "test_bits_per_byte": f"{test:.4f}",
+                    "charged_cpu_s": f"{found.cpu_s:.1f}", **here(),
+                }
+            )  # fmt: skip
+            with options.out.open("w", newline="") as file:
+                writer = csv.DictWriter(file, (*COLUMNS, *ORIGIN), lineterminator="\n")
+                writer.writeheader()
+                writer.writerows(rows)
+
+
+if __name__ == "__main__":
+    main()
