@@ -633,7 +633,7 @@ def test_reference_designs_are_tried_in_the_order_of_what_their_training_fills(m
             references=lambda space: list(known), family=lambda name: known[name][2], latency_metric="tpot_p50"
         ),
     )
-    monkeypatch.setattr(reference_design, "most_parameters", lambda allowance: 50.0)
+    monkeypatch.setattr(reference_design, "most_parameters", lambda allowance, *, slower: 50.0)
     monkeypatch.setattr(
         reference_design,
         "design_of",
