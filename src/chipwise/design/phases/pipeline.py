@@ -26,7 +26,7 @@ from chipwise.design.phases.other_devices import AcrossDevices, OtherDevices
 from chipwise.design.phases.reference_design import largest_within, reference_designs
 from chipwise.design.phases.run_budget import RunBudget
 from chipwise.design.phases.run_record import make_record
-from chipwise.design.phases.screening import Screened, loosened, screen
+from chipwise.design.phases.screening import DRAWS, Screened, loosened, screen
 from chipwise.design.phases.stored_run import StoredRun
 from chipwise.design.phases.supernet_prior import Supernet, designs_to_score
 from chipwise.design.phases.task_evaluation import TaskEvaluation, load_tasks
@@ -45,7 +45,7 @@ from chipwise.training.laws.scaling import PACE
 from chipwise.training.tasks.protocol import TaskData
 from chipwise.training.trainers.protocol import Setup, Trainer, open_trainer
 
-ALONE_DRAWS, DRAWS = 50_000, 200_000  # random candidates that are priced; of one model most is known from references
+ALONE_DRAWS = 50_000  # random candidates that are priced for one model, of which most is known from references
 REMEMBERED_S = 1.0  # CPU seconds between two saves of the spent budget
 
 

@@ -16,6 +16,7 @@ from chipwise.errors import OutOfReach
 from chipwise.model.space.designs import summary
 from chipwise.model.space.search_space import Rows, SearchSpace
 
+DRAWS = 200_000  # random candidates that are priced
 STALE_ROUNDS = 8  # rounds without progress after which evolution towards the limits stops
 Metrics = Callable[[Rows], Mapping[str, Float64Array]]  # metrics of candidates that need no training, by name
 
@@ -47,7 +48,7 @@ def screen(
     constraints: tuple[Constraint, ...],
     *,
     seed: int,
-    draws: int = 200_000,
+    draws: int = DRAWS,
     wanted: int = 2_000,
 ) -> Screened:
     """Samples and prices candidates, and evolves the closest ones while too few are within the limits.

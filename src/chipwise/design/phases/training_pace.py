@@ -24,10 +24,11 @@ def measure_slowness(study: Study, spec: RunSpec, folder: RunFolder, data: TaskD
     The budget buys several times as many tokens on one processor as on another, so the best size of a design depends on
     it. Only for budgets in CPU time of trainings on this machine.
     """
-    allowed, known = spec.allowance, "slowness" in study.memory
+    if "slowness" in study.memory or spec.allowance.unit != "cpu" or spec.train.kind != "local":
+        return
     inside = (one for one in spec.task_settings.references(spec.space) if one["d_model"] in spec.space.d_model)
     sized = sorted(inside, key=lambda one: int(str(one["d_model"])) ** 2 * int(str(one["depth"])))
-    if known or allowed.unit != "cpu" or spec.train.kind != "local" or not sized:
+    if not sized:
         return
     from chipwise.model.nn.precision import kept_precision
     from chipwise.training.loop.pace import tokens_per_cpu_s
