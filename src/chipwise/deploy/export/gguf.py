@@ -57,6 +57,7 @@ NORMS = {
     "attention.k_norm": "attn_k_norm",
     "ffn_norm": "ffn_norm",
 }
+ELSEWHERE = "ONNX and Hugging Face files hold it"
 INTERLEAVED = {"llama": True, "deci": True, "qwen2": False, "qwen3": False}
 """Architectures that are read, and whether they rotate pairs of neighbouring values, not the two halves of a head."""
 
@@ -93,12 +94,12 @@ def layout(arch: ArchSpec) -> tuple[Block, ...]:
     if waiting is not None:
         raise Unsupported(
             f"GGUF cannot hold {arch.name}: the attention of layer {waiting[1]} is not followed by a feed-forward, and "
-            "llama.cpp drops an attention without one"
+            f"llama.cpp drops an attention without one; {ELSEWHERE}"
         )
     if not blocks or blocks[0].attention is None:
         raise Unsupported(
             f"GGUF cannot hold {arch.name}: its first layer has no attention, and llama.cpp takes the size of heads "
-            "for zero then"
+            f"for zero then; {ELSEWHERE}"
         )
     return tuple(blocks)
 
@@ -120,7 +121,7 @@ def _refuse(arch: ArchSpec) -> None:
     if found:
         raise Unsupported(
             f"GGUF cannot hold {arch.name}: llama.cpp's llama and deci have no {'; no '.join(found)}. They compute "
-            "RMSNorm, rotary positions, heads of one size and gated silu (swiglu)"
+            f"RMSNorm, rotary positions, heads of one size and gated silu (swiglu); {ELSEWHERE}"
         )
     normed = [attention for attention in attentions if attention.qk_norm]
     equal = len(attentions) == len(arch.layers) and len(set(attentions)) == 1 == len(set(ffns))

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from chipwise.core.arrays import Float64Array
+from chipwise.model.kinds.choices import NO_ATTENTION
 from chipwise.model.space.search_space import Rows, SearchSpace
 from chipwise.model.space.space_spec import LAYER_CHOICES, LAYER_WEIGHTS
 
@@ -67,6 +68,7 @@ class Lookup:
             self._tables = [_stacked(both, room)]
         else:
             self._tables = [_stacked(attention, prices.attention_room), _stacked(ffn, prices.ffn_room)]
+        self._absent = len(places) - 1
         self._place = self._place_of(len(places))
 
     def _place_of(self, places: int) -> NDArray[np.int64]:
@@ -97,8 +99,11 @@ class Lookup:
         wide = d * convs + genes[index["conv"]] if "conv" in index else d
         attention_base = (wide * sizes + genes[index["head_size"]]) * pairs
         ffn_base = wide * (kinds * widths)
+        last = self._last_attention(genes, where)
         for layer, place_of in enumerate(self._place):
             place = place_of[where]
+            if last is not None:  # layers after the last attention process one position, like the last layer
+                place = np.where((layer >= last) & (place < self._absent), place | 1, place)
             pair, kind, width = (self._read(genes, name, layer, where) for name in LAYER_CHOICES)
             attention = place * self._attentions + attention_base + pair
             ffn = kind * widths + width
@@ -119,6 +124,17 @@ class Lookup:
         sums[self._used] = total[:, :-1].T
         return sums, widest
 
+    def _last_attention(self, genes: Index, where: Index) -> Index | None:
+        """The last layer with attention in each row, (n,); None in spaces in which that is the last layer."""
+        pairs, depths = self._space.spec.attention_choices(), np.array(self._space.spec.depth)
+        if NO_ATTENTION not in pairs:
+            return None
+        last, depth = np.zeros(len(where), np.intp), depths[genes[self._space.index["depth"]]]
+        for layer in range(depths.max()):
+            attends = self._read(genes, "attention", layer, where) != pairs.index(NO_ATTENTION)
+            last[attends & (layer < depth)] = layer
+        return last
+
     def _read(self, genes: Index, name: str, layer: int, where: Index) -> Index:
         """Genes of ``layer`` in each row, (n,)."""
         slots = self._space.slots[name].of[:, :, layer].ravel()
@@ -132,7 +148,8 @@ def _places(prices: BlockPrices) -> list[tuple[Float64Array, Float64Array]]:
     """Prices of attention and FFN in every role; a layer that shares weights has its own cache but no weights."""
     found = [(prices.attention, prices.ffn), (prices.last_attention, prices.last_ffn)]
     if prices.cache is not None:
-        last = prices.cache - prices.bare  # a last layer replaces the bare one that ``ends`` includes
+        # A last layer with attention replaces the bare one that ``ends`` includes.
+        last = np.where(prices.cache.any(axis=-1, keepdims=True), prices.cache - prices.bare, 0.0)
         for (attention, ffn), cache in zip(tuple(found), (prices.cache, last), strict=True):
             sharer, without = attention.copy(), ffn.copy()
             sharer[..., -2:], without[..., -2:] = cache[..., -2:], 0.0

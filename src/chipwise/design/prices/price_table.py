@@ -24,7 +24,7 @@ from chipwise.model.arch.design import Design
 from chipwise.model.arch.feed_forward import FeedForward
 from chipwise.model.arch.formats import formats_word
 from chipwise.model.arch.layer import Layer
-from chipwise.model.kinds.choices import Whole
+from chipwise.model.kinds.choices import NO_ATTENTION, Parts, Whole
 from chipwise.model.kinds.image.choices import LATENTS
 from chipwise.model.ops.op import Op
 from chipwise.model.ops.workload import Phase, Workload
@@ -237,7 +237,9 @@ class PriceTable:
             both = self._columns(d, head, [weights, head], one, layer())
             return both - self._columns(d, head, [weights, head][-len(before) :], *before)
 
-        def last_attention(weights: str, d: int, conv: str, size: int, pair: tuple[Any, ...]) -> Float64Array:
+        def last_attention(weights: str, d: int, conv: str, size: int, pair: Parts) -> Float64Array:
+            if pair == NO_ATTENTION:
+                return 0 * alone(head, d, layer())
             if conv != "both":
                 return alone(weights, d, layer(pair, size, conv=conv)) - alone(head, d, layer())
             # All positions are kept after this attention, up to the convolution of the feed-forward.
@@ -248,7 +250,7 @@ class PriceTable:
         def feed_forward(conv: str, *which: Any) -> Layer:
             return layer(ffn=ffn_block(*which), conv="ffn" if conv == "both" else "none")
 
-        def cache(weights: str, d: int, conv: str, size: int, pair: tuple[Any, ...]) -> Float64Array:
+        def cache(weights: str, d: int, conv: str, size: int, pair: Parts) -> Float64Array:
             """Price of one more layer that shares weights: its caches, including that of the FFN convolution."""
             own, sharer = (layer(pair, size, some if conv == "both" else None, conv, shares) for shares in (None, 0))
             both = self._columns(d, head, [weights, weights], own, sharer)
@@ -276,7 +278,7 @@ class PriceTable:
 
     def _layer(
         self,
-        pair: tuple[Any, ...] | None = None,
+        pair: Parts | None = None,
         head_size: int | None = None,
         ffn: FeedForward | None = None,
         conv: str = "none",

@@ -457,6 +457,10 @@ class RunSpec:
                 "a search by law trains and measures nothing; name the device to design for, such as h100-sxm",
                 field="target.device",
             )
+        if "none" in (*self.space.layer.heads, *self.space.layer.ffn):
+            raise SpecError(
+                "laws of loss know no layers without a block (none); search by training", field="space.layer"
+            )
         for name in ("tasks", "targets", "data"):
             if getattr(self, name):
                 raise SpecError("quality: law trains nothing; leave it out, or choose another method", field=name)

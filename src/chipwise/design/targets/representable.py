@@ -9,11 +9,10 @@ from chipwise.design.targets.formats import format_there, suffix_there
 from chipwise.errors import MissingExtra, Unsupported
 from chipwise.model.arch.arch import ArchSpec
 from chipwise.model.arch.ends import Tokens
-from chipwise.model.arch.feed_forward import FeedForward
 from chipwise.model.arch.layer import Layer
 from chipwise.model.arch.mixers import Attention
 from chipwise.model.space.search_space import SearchSpace
-from chipwise.model.space.space_spec import FFN_KINDS
+from chipwise.model.space.space_spec import ffn_block
 
 
 def check_space(space: SearchSpace, runtime: str) -> None:
@@ -32,19 +31,18 @@ def check_space(space: SearchSpace, runtime: str) -> None:
         raise Unsupported(f"{runtime} serves models of text, not of {spec.own.noun}; name another, such as onnxruntime")
     if importlib.util.find_spec("gguf") is None:
         raise MissingExtra("gguf", "gguf")
-    heads, kv_heads = spec.attention_choices()[0]
     for conv in spec.conv:
         for kind in spec.layer.ffn:
-            layout(_smallest(space, conv, kind, heads, kv_heads))
+            layout(_smallest(space, conv, kind))
 
 
-def _smallest(space: SearchSpace, conv: str, kind: str, heads: int, kv_heads: int) -> ArchSpec:
+def _smallest(space: SearchSpace, conv: str, kind: str) -> ArchSpec:
     """A design with one layer that has these choices."""
     spec = space.spec
-    activation, gated = FFN_KINDS[kind]
+    heads, kv_heads = spec.attention_choices()[0]
     layer = Layer(
         attention=Attention(heads=heads, kv_heads=kv_heads, head_size=spec.head_size[0]),
-        ffn=FeedForward(width=spec.layer.ffn_width[0], activation=activation, gated=gated),
+        ffn=ffn_block(kind, spec.layer.ffn_width[0]),
         attention_conv=spec.conv_taps if conv in ("attention", "both") else 0,
         ffn_conv=spec.conv_taps if conv in ("ffn", "both") else 0,
     )

@@ -13,9 +13,13 @@ from chipwise.model.arch.mixers import Attention
 
 Chosen = Mapping[str, Any]
 """Chosen values by the name of the choice, as in a run file."""
+Parts = tuple[Any, ...]
+"""The attention that a layer chooses: heads, KV heads, and what else a kind chooses with them."""
 Implied = Iterator[tuple[Mapping[str, Any], Mapping[str, Any]]]
 """Conditions on choices: pairs of ``when`` and ``only``."""
 Norm = Literal["rmsnorm", "layernorm"]
+NO_ATTENTION = ("none", "none")
+"""The heads and KV heads of a layer without attention."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,7 +95,7 @@ class Choices(ABC):
         """
         return iter(())
 
-    def attention(self, heads: tuple[int, ...], kv_heads: tuple[int, ...]) -> tuple[tuple[Any, ...], ...]:
+    def attention(self, heads: tuple[int | str, ...], kv_heads: tuple[int, ...]) -> tuple[Parts, ...]:
         """Possible attention values: (heads, KV heads, …), with what else a layer chooses together with its heads."""
         return tuple((each, each) for each in heads)
 
@@ -99,12 +103,12 @@ class Choices(ABC):
         """The choices of a layer, with defaults for those that a design may omit."""
         return dict(layer)
 
-    def parts(self, layer: Chosen) -> tuple[Any, ...]:
+    def parts(self, layer: Chosen) -> Parts:
         """The value of :meth:`attention` that ``layer`` has chosen."""
         return layer["heads"], layer["kv_heads"]
 
     @abstractmethod
-    def layer(self, chosen: Chosen, parts: tuple[Any, ...], *, head_size: int, ffn: AnyFeedForward | None) -> Layer:
+    def layer(self, chosen: Chosen, parts: Parts, *, head_size: int, ffn: AnyFeedForward | None) -> Layer:
         """A layer with the attention that ``parts`` describe and with ``ffn``, which gets the biases of this kind."""
 
     @abstractmethod
@@ -120,7 +124,7 @@ class Choices(ABC):
         return ""
 
 
-def bidirectional(parts: tuple[Any, ...], *, head_size: int, ffn: AnyFeedForward | None, **further: Any) -> Layer:
+def bidirectional(parts: Parts, *, head_size: int, ffn: AnyFeedForward | None, **further: Any) -> Layer:
     """A layer with biases whose positions attend to all others; ``further`` are fields of its attention."""
     heads, kv_heads, *_ = parts
     attention = Attention(

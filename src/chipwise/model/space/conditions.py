@@ -13,7 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from chipwise.errors import SpecError, nearest
-from chipwise.model.space.space_spec import ATTENTION_PARTS, Condition, Slots, SpaceSpec, listed
+from chipwise.model.kinds.choices import NO_ATTENTION
+from chipwise.model.space.space_spec import ATTENTION_PARTS, NO_FFN, Condition, Slots, SpaceSpec, listed
 
 Flags = NDArray[np.bool_]
 Index = NDArray[np.int64]
@@ -45,7 +46,7 @@ class Conditions:
     def __init__(self, spec: SpaceSpec, slots: dict[str, Slots]) -> None:
         self._spec, self._slots = spec, slots
         rules = [rule for i, item in enumerate(spec.conditions) for rule in self._read(item, f"conditions[{i}]")]
-        rules += self._implied(rules)
+        rules += self._implied(rules) + self._of_missing_blocks()
         self.rules = {
             name: [rule for rule in rules if rule.target == name] for name in (*spec.globals, *spec.layer_choices)
         }
@@ -122,6 +123,26 @@ class Conditions:
         if "sharing" not in _ancestors("depth", rules):
             return [Rule("sharing", {"depth": one}, none, text)]
         return [Rule("depth", {"sharing": ~none}, ~one, text)] if not one.all() else []
+
+    def _of_missing_blocks(self) -> list[Rule]:
+        """The built-in conditions on layers without attention: not the first layer, and not without a feed-forward.
+
+        Without attention a first layer would compute a function of each token alone, which its table can hold.
+        """
+        pairs, rules = self._spec.attention_choices(), []
+        if NO_ATTENTION not in pairs:
+            return []
+        without = np.array([pair == NO_ATTENTION for pair in pairs])
+        labels = self._slots["attention"].labels
+        if len(labels) == 1:
+            raise SpecError("the first layer has attention, so layers without it cannot be alike", field="layer.heads")
+        first = np.arange(len(labels)) == 0
+        rules.append(Rule("attention", {"layer": first}, ~without, "the first layer has attention"))
+        if NO_FFN in self._spec.layer.ffn:
+            self._together("attention", "ffn", "layers")
+            some = np.array([kind != NO_FFN for kind in self._spec.layer.ffn])
+            rules.append(Rule("ffn", {"attention": without}, some, "a layer has attention or a feed-forward"))
+        return rules
 
     def _ordered(self) -> tuple[str, ...]:
         waiting = [*self._spec.globals, *self._spec.layer_choices]
@@ -200,7 +221,11 @@ class Conditions:
         table: dict[str, Index] = {}
         rows = 1
         for name in (*(("layer",) if "layer" in wanted else ()), *(item for item in self.order if item in wanted)):
-            size = len(self._slots["ffn"].labels) if name == "layer" else len(self._spec.values(name))
+            if name == "layer":  # of choices that are tied alike
+                tied = next(choice for choice in self._spec.layer_choices if choice in wanted)
+                size = len(self._slots[tied].labels)
+            else:
+                size = len(self._spec.values(name))
             if rows * size > _JOINED:
                 raise SpecError(
                     f"conditions join {', '.join(sorted(wanted))}: more than {_JOINED:,} combinations; join fewer",

@@ -7,10 +7,11 @@ from dataclasses import replace
 from chipwise.model.arch.design import Design
 from chipwise.model.arch.feed_forward import FeedForward, MixtureOfExperts
 from chipwise.model.arch.formats import formats_word
+from chipwise.model.arch.mixers import Attention
 from chipwise.model.kinds.choices import Chosen, Whole
-from chipwise.model.kinds.form import joined
+from chipwise.model.kinds.form import Sketch, joined
 from chipwise.model.kinds.table import form_of
-from chipwise.model.space.space_spec import FFN_KINDS, SpaceSpec, ffn_block
+from chipwise.model.space.space_spec import FFN_KINDS, NO_FFN, SpaceSpec, ffn_block
 
 
 def design_of(choices: Chosen, *, spec: SpaceSpec, name: str = "candidate") -> Design:
@@ -36,17 +37,24 @@ def design_of(choices: Chosen, *, spec: SpaceSpec, name: str = "candidate") -> D
 def summary(design: Design) -> str:
     """One line that describes a design: width, depth, convolutions, heads, FFN, vocabulary, formats."""
     arch = design.arch
-    attention = [layer.attention for layer in arch.layers if layer.attention]
-    ffn = [layer.ffn for layer in arch.layers if layer.ffn]
     words = form_of(arch).sketch(arch)
-    heads = joined([f"{a.heads}/{a.kv_heads}" if words.groups else f"{a.heads}x{a.head_size}" for a in attention])
-    feed = joined([_feed(block) for block in ffn]) if ffn else "no FFN"
+    heads = joined([_heads(layer.attention, words) for layer in arch.layers])
+    feed = joined([_feed(layer.ffn) for layer in arch.layers]) if any(layer.ffn for layer in arch.layers) else "no FFN"
     sizes = f"d{arch.d_model} L{len(arch.layers)}{words.layers} h{heads}{words.attention} {feed}"
     return " ".join(filter(None, (words.first, sizes, words.last, design.weights)))
 
 
-def _feed(block: FeedForward | MixtureOfExperts) -> str:
-    """Kind and width of a feed-forward; for mixtures, preceded by the numbers of experts and active experts."""
+def _heads(block: Attention | None, words: Sketch) -> str:
+    """Heads and KV heads, or heads and their size; ``none`` without attention."""
+    if block is None:
+        return "none"
+    return f"{block.heads}/{block.kv_heads}" if words.groups else f"{block.heads}x{block.head_size}"
+
+
+def _feed(block: FeedForward | MixtureOfExperts | None) -> str:
+    """Kind and width of a feed-forward, or ``none``; for mixtures, also the numbers of experts and active experts."""
+    if block is None:
+        return NO_FFN
     if isinstance(block, MixtureOfExperts):
         return f"{block.experts}x{block.active}:{_feed(block.expert)}"
     kinds = {(act, gated): kind for kind, (act, gated) in FFN_KINDS.items()}

@@ -253,7 +253,7 @@ def _distance(one: Any, other: Any) -> float:
     """Distance between two values of a gene: for sizes by their ratio, for others 0 or 1."""
     if isinstance(one, tuple):
         return sum(_distance(a, b) for a, b in zip(one, other, strict=True))
-    if isinstance(one, bool | str):
+    if isinstance(one, bool | str) or isinstance(other, str):
         return float(one != other)
     return abs(math.log(one / other))
 

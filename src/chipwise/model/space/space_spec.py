@@ -14,7 +14,7 @@ from chipwise.core.fields import MOST, check_fields, later, positive
 from chipwise.errors import ChipwiseError, SpecError, nearest, short
 from chipwise.model.arch.feed_forward import Activation, FeedForward, MixtureOfExperts
 from chipwise.model.arch.layer import AnyFeedForward
-from chipwise.model.kinds.choices import Choices, Norm
+from chipwise.model.kinds.choices import NO_ATTENTION, Choices, Norm, Parts
 from chipwise.model.kinds.image.choices import ImageSpace
 from chipwise.model.kinds.ranking.choices import RankingSpace
 from chipwise.model.kinds.sentence.choices import SentenceSpace
@@ -41,7 +41,7 @@ EXPERTS: dict[str, tuple[int, int]] = {  # experts and active experts; ``ffn_wid
     "swiglu-32x2": (32, 2),
     "swiglu-64x4": (64, 4),
 }
-NO_FFN = "none"  # for ranking models, whose pointwise attention has a gate
+NO_FFN = "none"  # a layer without a feed-forward
 GLOBALS = ("d_model", "depth", "vocab_size", "head_size", "tie_embeddings", "weights", "sharing")
 CONVS = ("none", "attention", "both")
 LAYER_CHOICES = ("attention", "ffn", "ffn_width")  # per layer; attention: heads and KV heads
@@ -69,7 +69,7 @@ def ffn_block(kind: str, width: int) -> AnyFeedForward | None:
 class LayerSpace:
     """Per-layer choices. Without ``weights``, layers have the head's format."""
 
-    heads: tuple[int, ...]
+    heads: tuple[int | Literal["none"], ...]  # none: layers of text models without attention
     kv_heads: tuple[int, ...] = ()  # empty for images and ranking: as many as heads
     ffn: tuple[FfnName, ...] = ("swiglu",)
     ffn_width: tuple[int, ...]
@@ -148,8 +148,7 @@ class SpaceSpec:
             raise SpecError(f"at most {MOST_LAYERS} layers, not {short(max(self.depth))}", field="depth")
         if self.conv_taps < 2:
             raise SpecError(f"a convolution sees at least 2 positions, not {self.conv_taps}", field="conv_taps")
-        if NO_FFN in self.layer.ffn and not self.kind.bare:
-            raise SpecError("layers without a feed-forward are those of ranking models", field="layer.ffn")
+        self._check_missing_blocks()
         for name in ("heads", *(() if self.own else ("kv_heads",)), "ffn", "ffn_width"):
             _checked(f"layer.{name}", getattr(self.layer, name))
         _known_formats("weights", self.weights)
@@ -158,7 +157,7 @@ class SpaceSpec:
             _known_formats("layer.weights", self.layer.weights)
         if any(size % 2 for size in self.head_size):
             raise SpecError("rotary positions need even head sizes", field="head_size")
-        if not self.attention_choices():
+        if self.attention_choices()[:1] in ((), (NO_ATTENTION,)):
             raise SpecError(
                 f"no pair fits: none of kv_heads {list(self.layer.kv_heads)} divides any of heads "
                 f"{list(self.layer.heads)}",
@@ -175,6 +174,25 @@ class SpaceSpec:
                 raise SpecError(f"no choice of a layer; {nearest(name, self.layer_choices)}", field=where)
             if word not in TIES:
                 raise SpecError(f"{word!r} is not one of these; {nearest(word, TIES)}", field=where)
+
+    def _check_missing_blocks(self) -> None:
+        """Checks choices of layers that lack a block; such layers have no width of a feed-forward to choose.
+
+        Raises:
+            SpecError: Models of this kind have no such layers, or not together with convolutions.
+        """
+        for name, values, possible in (
+            ("heads", self.layer.heads, self.own is None),
+            ("ffn", self.layer.ffn, self.kind.bare),
+        ):
+            if "none" in values and not possible:
+                block = "attention" if name == "heads" else "a feed-forward"
+                raise SpecError(f"{self.kind.models} have no layers without {block}", field=f"layer.{name}")
+            if "none" in values and self.conv != ("none",):
+                raise SpecError("convolutions need layers that all have both blocks; leave one out", field="conv")
+        width = Condition(when={"ffn": [NO_FFN]}, only={"ffn_width": list(self.layer.ffn_width[:1])})
+        if NO_FFN in self.layer.ffn and width not in self.conditions:
+            object.__setattr__(self, "conditions", (*self.conditions, width))
 
     @property
     def _given(self) -> dict[str, Choices]:
@@ -229,8 +247,6 @@ class SpaceSpec:
         for name in own.choices:
             _checked(f"{given[0]}.{name}", getattr(own, name))
         implied = [Condition(when=when, only=only) for when, only in own.conditions(self.d_model)]
-        if NO_FFN in self.layer.ffn:  # a layer without feed-forward has no width to choose
-            implied.append(Condition(when={"ffn": [NO_FFN]}, only={"ffn_width": [self.layer.ffn_width[0]]}))
         rest = tuple(item for item in self.conditions if item not in implied)
         for name, value in (
             ("vocab_size", (own.outputs,)),
@@ -245,8 +261,11 @@ class SpaceSpec:
         feed_forward = len(self.layer.ffn) * len(self.layer.ffn_width)
         return len(self.formats) * len(self.d_model) * len(self.conv) * (attention + feed_forward)
 
-    def attention_choices(self) -> tuple[tuple[Any, ...], ...]:
-        """The valid (heads, KV heads) pairs: KV heads divide heads; of images with a third, ``none``."""
+    def attention_choices(self) -> tuple[Parts, ...]:
+        """The valid (heads, KV heads) pairs: KV heads divide heads; of images with a third, ``none``.
+
+        For layers without attention, :data:`~chipwise.model.kinds.choices.NO_ATTENTION` comes last.
+        """
         return self.kind.attention(self.layer.heads, self.layer.kv_heads)
 
     @property

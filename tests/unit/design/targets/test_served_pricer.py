@@ -27,6 +27,9 @@ FIELDS = {
 SPACE = SearchSpace(build(SpaceSpec, FIELDS))
 MIXED = SearchSpace(build(SpaceSpec, {**FIELDS, "layer": {**FIELDS["layer"], "weights": ["int4", "int8", "bf16"]}}))
 
+BARE_LAYER = FIELDS["layer"] | {"heads": [2, "none", 4], "ffn": ["swiglu", "none"]}
+BARE = SearchSpace(build(SpaceSpec, {**FIELDS, "layer": BARE_LAYER, "depth": [3, 5]}))
+
 
 @pytest.mark.parametrize(
     ("device", "runtime", "batch", "tp"),
@@ -50,6 +53,14 @@ def test_rows_of_a_table_cost_what_their_designs_are_estimated_to(device, runtim
 )
 def test_layers_with_formats_of_their_own_cost_what_the_whole_design_is_estimated_to(device, runtime) -> None:
     check(MIXED, device, runtime)
+
+
+@pytest.mark.parametrize(
+    ("device", "runtime", "batch"),
+    [("h100-sxm", "vllm", 16), ("snapdragon-8-elite", "llama.cpp", 1), ("xeon-8480-plus:1-core", "onnxruntime", 1)],
+)
+def test_layers_without_a_block_cost_what_the_whole_design_is_estimated_to(device, runtime, batch) -> None:
+    check(BARE, device, runtime, batch=batch)
 
 
 def check(space: SearchSpace, device: str, runtime: str, *, batch: int = 1, tp: int = 1) -> None:

@@ -68,10 +68,3 @@ def test_mistakes_are_named(changes: dict[str, Any], field: str) -> None:
     with pytest.raises(SpecError) as caught:
         space_of(**changes)
     assert field in str(caught.value)
-
-
-def test_other_models_have_feed_forwards() -> None:
-    text = {name: value for name, value in FIELDS.items() if name != "ranking"}
-    layer = FIELDS["layer"] | {"kv_heads": [1]}
-    with pytest.raises(SpecError, match="those of ranking models"):
-        build(SpaceSpec, text | {"vocab_size": [256], "layer": layer})

@@ -13,7 +13,7 @@ from chipwise.model.arch.arch import ArchSpec
 from chipwise.model.arch.ends import Classes
 from chipwise.model.arch.layer import AnyFeedForward, Layer
 from chipwise.model.arch.rates import FRAMES_PER_S
-from chipwise.model.kinds.choices import Choices, Chosen, Implied, Norm, Whole, bidirectional, other_sizes
+from chipwise.model.kinds.choices import Choices, Chosen, Implied, Norm, Parts, Whole, bidirectional, other_sizes
 from chipwise.model.kinds.denoiser.denoiser import (
     MOST_GUIDANCE,
     MOST_SHIFT,
@@ -233,7 +233,7 @@ class ImageSpace(Choices):
                 yield {"steps": [1]}, {name: [only]}  # with one step all values are equivalent
         yield from self._wide_enough(widths)
 
-    def attention(self, heads: tuple[int, ...], kv_heads: tuple[int, ...]) -> tuple[tuple[Any, ...], ...]:
+    def attention(self, heads: tuple[int | str, ...], kv_heads: tuple[int, ...]) -> tuple[Parts, ...]:
         """Heads, as many KV heads, and the constant that older runs stored for attention without windows."""
         return tuple((each, each, EVERYWHERE) for each in heads)
 
@@ -241,11 +241,11 @@ class ImageSpace(Choices):
         """The choices of a layer in the form that earlier runs stored."""
         return {"square": EVERYWHERE, **layer}
 
-    def parts(self, layer: Chosen) -> tuple[Any, ...]:
+    def parts(self, layer: Chosen) -> Parts:
         """The item of :meth:`attention` that ``layer`` has chosen."""
         return layer["heads"], layer["kv_heads"], layer.get("square", EVERYWHERE)
 
-    def layer(self, chosen: Chosen, parts: tuple[Any, ...], *, head_size: int, ffn: AnyFeedForward | None) -> Layer:
+    def layer(self, chosen: Chosen, parts: Parts, *, head_size: int, ffn: AnyFeedForward | None) -> Layer:
         """A layer with ViT's biases, and with a position-bias table and cross-attention if these are chosen."""
         learned = chosen.get("positions", LEARNED) == LEARNED
         biases = 0 if learned else bias_rows(self.stem_of(chosen))

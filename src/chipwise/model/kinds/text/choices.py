@@ -9,7 +9,7 @@ from chipwise.model.arch.arch import ArchSpec
 from chipwise.model.arch.ends import LmHead, Tokens
 from chipwise.model.arch.layer import AnyFeedForward, Layer
 from chipwise.model.arch.mixers import Attention
-from chipwise.model.kinds.choices import Choices, Chosen, Whole
+from chipwise.model.kinds.choices import NO_ATTENTION, Choices, Chosen, Parts, Whole
 
 
 class TextChoices(Choices):
@@ -21,13 +21,18 @@ class TextChoices(Choices):
     one_pass = False
     choices = ()
     outputs = 0
+    bare = True
 
-    def attention(self, heads: tuple[int, ...], kv_heads: tuple[int, ...]) -> tuple[tuple[int, ...], ...]:
-        """Possible (heads, KV heads), where KV heads divide heads."""
-        return tuple((many, few) for many, few in itertools.product(heads, kv_heads) if many % few == 0)
+    def attention(self, heads: tuple[int | str, ...], kv_heads: tuple[int, ...]) -> tuple[Parts, ...]:
+        """Possible (heads, KV heads), where KV heads divide heads; ``NO_ATTENTION`` last, if heads may be ``none``."""
+        counted = [many for many in heads if isinstance(many, int)]
+        pairs = tuple((many, few) for many, few in itertools.product(counted, kv_heads) if many % few == 0)
+        return (*pairs, NO_ATTENTION) if len(counted) < len(heads) else pairs
 
-    def layer(self, chosen: Chosen, parts: tuple[int, ...], *, head_size: int, ffn: AnyFeedForward | None) -> Layer:
+    def layer(self, chosen: Chosen, parts: Parts, *, head_size: int, ffn: AnyFeedForward | None) -> Layer:
         """A layer without biases."""
+        if parts == NO_ATTENTION:
+            return Layer(attention=None, ffn=ffn)
         heads, kv_heads = parts
         return Layer(attention=Attention(heads=heads, kv_heads=kv_heads, head_size=head_size), ffn=ffn)
 
