@@ -130,7 +130,7 @@ def search(seed: int, file: Path, work: Path) -> list[dict[str, Any]]:
     import yaml
 
     own = work / f"search-{seed}.yaml"
-    own.write_text(yaml.safe_dump({**yaml.safe_load(file.read_text()), "seed": seed}))
+    own.write_text(yaml.safe_dump({**yaml.safe_load(file.read_text()), "seed": seed, "prior": "shipped"}))
     folder = work / f"search-{seed}"
     api.search(own, out=folder, resume=(folder / "record.json").exists())
     record = load(folder / "record.json")

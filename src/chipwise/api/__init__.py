@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from chipwise.design.models.exports import Exported
     from chipwise.design.models.measuring import Measured
     from chipwise.design.report.record import RunRecord
+    from chipwise.design.run.past import PastTrainings
     from chipwise.design.run.spec import RunSpec
     from chipwise.errors import ChipwiseError
     from chipwise.hardware.device import MachineProfile
@@ -73,6 +74,7 @@ __all__ = [
     "Layer",
     "MachineProfile",
     "Measured",
+    "PastTrainings",
     "Measurement",
     "OfferedLoad",
     "Phase",

@@ -31,6 +31,7 @@ from chipwise.cli import (
     measurements,
     models,
     plan,
+    prior,
     quantize,
     report,
     runtimes,
@@ -130,6 +131,9 @@ for group, name, command, summary in (
     app.command(name, short_help=summary, rich_help_panel=group, context_settings=settings)(command)
 app.add_typer(
     devices.app, name="devices", short_help="List devices, or show one with its sources.", rich_help_panel="Predict"
+)
+app.add_typer(
+    prior.app, name="prior", short_help="Show or share the trainings that searches begin with.", rich_help_panel="Design"
 )
 app.add_typer(
     measurements.app, name="measurements", short_help="List, export or import measurements.", rich_help_panel="Share"

@@ -133,7 +133,7 @@ def export(
     """Write measurements to a file that another machine can import."""
     store = answers.MeasurementStore()
     items = [store.get(name) for name in ids] if ids else store.entries(device=device, runtime=runtime)
-    _say({"exported": store.export(out, items), "file": str(out)}, as_json)
+    show.counts({"exported": store.export(out, items), "file": str(out)}, as_json)
 
 
 @app.command("import")
@@ -164,7 +164,7 @@ def import_(
     found = api.import_measurements(file, run=run, model=model, device=device, weights=weights)
     where = {} if found.run is None else {"run": str(found.run)}
     notes = {"notes": list(found.notes)} if found.notes and as_json else {}
-    _say({"imported": found.new, "file": str(file), **where, **notes}, as_json)
+    show.counts({"imported": found.new, "file": str(file), **where, **notes}, as_json)
     if not as_json:
         for note in found.notes:
             say(note)
@@ -178,11 +178,4 @@ def delete(
     as_json: options.AsJson = False,
 ) -> None:
     """Delete measurements."""
-    _say({"deleted": answers.MeasurementStore().delete(ids)}, as_json)
-
-
-def _say(what: dict[str, Any], as_json: bool) -> None:
-    if as_json:
-        show.json_of(what)
-    else:
-        show.console.print(", ".join(f"{name}: {value}" for name, value in what.items()), highlight=False)
+    show.counts({"deleted": answers.MeasurementStore().delete(ids)}, as_json)

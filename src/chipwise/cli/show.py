@@ -7,6 +7,7 @@ import math
 import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 from rich.console import Group
 from rich.live import Live
@@ -165,3 +166,11 @@ def profile(found: api.MachineProfile, path: Path) -> None:
     for note in found.notes:
         say(f"note: {note}")
     put(f"profile: {path}")
+
+
+def counts(what: dict[str, Any], as_json: bool) -> None:
+    """Prints what a command that changes a store did, such as ``imported: 3, file: kit-results.json``."""
+    if as_json:
+        json_of(what)
+    else:
+        console.print(", ".join(f"{name}: {value}" for name, value in what.items()), highlight=False)

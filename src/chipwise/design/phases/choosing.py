@@ -45,6 +45,7 @@ KEPT = ("vocab_size", "patch")  # choices that conventional designs of other siz
 SMALLEST = 0.7  # least share of the reference design's parameters
 AS_MANY = (0.7, 1.4)  # the same for parameters
 FEWEST_ALIKE = 5  # designs around the reference design without which the whole pool stays
+FEWEST = 3  # trainings of earlier runs from which the quality model is used
 PARENTS, CHILDREN = 6, 150
 HOPEFUL = 4  # the first batch is chosen from the best 1/HOPEFUL of the pool, by the scaling law
 _TRIES = 20  # batches requested from a strategy before screened candidates are sampled instead
@@ -128,6 +129,7 @@ class Chooser:
         law: Prior law of the loss by size and data.
         operators: What is known of operators.
         pace: How fast trainings are, before any of this run.
+        past: Rows, tokens and losses of trainings of earlier runs with the same data.
         seed: Random seed.
     """
 
@@ -147,6 +149,7 @@ class Chooser:
         law: Law = START,
         operators: OperatorPrior = NOTHING_KNOWN,
         pace: Pace = PACE,
+        past: Sequence[tuple[Sequence[int], int, float]] = (),
         seed: int,
     ) -> None:
         self._space, self._metrics, self._limits, self._seed = space, metrics, limits, seed
@@ -163,6 +166,13 @@ class Chooser:
         self._model = self._fresh()
         self._fitted_on: list[Observation] = []  # observations that the model was fitted to
         self._prior: SupernetPrior | None = None
+        self._past = [self._as_here(*one) for one in past]
+
+    def _as_here(self, row: Sequence[int], tokens: int, loss: float) -> Observation:
+        """A training of an earlier run, perhaps on another machine, with what it would spend in this run."""
+        rows = np.array([row], np.int64)
+        spent = float(tokens) / (self._full_tokens(rows, self._pace, 1.0)[0])
+        return Observation(row=row, spent=spent, tokens=tokens, loss=loss)
 
     def stay_around(
         self, references: Sequence[Mapping[str, object]], conventional: Iterable[Mapping[str, object]] = ()
@@ -244,7 +254,7 @@ class Chooser:
     def next(self, count: int, observations: Sequence[Observation], taken: Sequence[Sequence[int]]) -> Rows:
         """Up to ``count`` rows outside ``taken``; fewer when the pool is exhausted."""
         if self._like is not None and not taken:
-            first = self.pool[:1]
+            first = self._first(observations)
             return np.vstack([first, self.next(count - 1, observations, first.tolist())]) if count > 1 else first
         rng = np.random.default_rng([self._seed, len(taken)])
         pool = self._candidates(observations, taken, rng)
@@ -253,8 +263,7 @@ class Chooser:
         if len(observations) < 3:
             if self._like is not None:
                 return self._with_other_operators(pool, np.array(taken, np.int64), count)
-            hope = self._law(observations)(pool) * np.exp(self._trend([])(pool)) * self.penalty_factor(pool)
-            pool = pool[np.argsort(hope, kind="stable")[: max(count, len(pool) // HOPEFUL)]]
+            pool = self._most_promising(pool, observations, max(count, len(pool) // HOPEFUL))
             if count == 1:
                 return pool[:1]
             columns = self._model.columns(pool)
@@ -272,6 +281,24 @@ class Chooser:
             count,
         )
         return pool[self._in_turns(pool, (order, list(together)), count)]
+
+    def _first(self, observations: Sequence[Observation]) -> Rows:
+        """The design that a run around one size begins with, (1, genes)."""
+        if len(self._past) < FEWEST:
+            return self.pool[:1]
+        pool = self._candidates(observations, (), np.random.default_rng(self._seed))
+        return self._most_promising(pool, observations, 1)
+
+    def _most_promising(self, pool: Rows, observations: Sequence[Observation], count: int) -> Rows:
+        """The first ``count`` rows of ``pool`` by their loss after a full training, before trainings of this run.
+
+        With ``FEWEST`` trainings of earlier runs the quality model counts, otherwise the law and the supernet alone.
+        """
+        if len(self._past) < FEWEST:
+            loss = self._law(observations)(pool) * np.exp(self._trend([])(pool))
+        else:
+            loss = self.expected(observations, pool)[0]
+        return pool[np.argsort(loss * self.penalty_factor(pool), kind="stable")[:count]]
 
     def _with_other_operators(self, pool: Rows, taken: Rows, count: int) -> Rows:
         """``count`` rows that try as many operators as possible that ``taken`` lacks; ties in the order of the pool.
@@ -400,9 +427,10 @@ class Chooser:
     def _learn(
         self, observations: Sequence[Observation]
     ) -> tuple[Callable[..., Float64Array], Callable[[Rows], Float64Array]]:
-        """Fits scaling law and quality model to the trainings; returns the law and the supernet's trend."""
-        seen = np.array([item.row for item in observations])
+        """Fits scaling law and quality model to all trainings; returns the law and the supernet's trend."""
         law = self._law(observations)
+        observations = [*self._past, *observations]
+        seen = np.array([item.row for item in observations])
         expected = law(seen, np.array([item.tokens for item in observations], float))
         share = [min(1.0, item.spent / self._final) for item in observations]
         residuals = np.log(self._losses(observations) / expected)
@@ -441,12 +469,11 @@ class Chooser:
         return replace(self.problem, goals=goals, limits=(), free=free)
 
     def _law(self, observations: Sequence[Observation]) -> Callable[..., Float64Array]:
-        """The scaling law fitted to the observations, as bits per byte of rows after some tokens or a full training."""
-        seen = np.array([item.row for item in observations], dtype=np.int64).reshape(-1, len(self._space.genes))
-        tokens = np.array([item.tokens for item in observations], float)
+        """The scaling law fitted to all trainings, as bits per byte of rows after some tokens or a full training."""
+        pace = self._fitted_pace(observations)
+        observations = [*self._past, *observations]
+        seen, tokens = self._seen(observations)
         layers, head = self._sizes(seen)
-        spent = np.array([item.spent for item in observations]) / self._slower(seen)
-        pace = fit_pace(layers, head, tokens / spent) if len(seen) else self._pace
         losses = self._losses(observations) / self._factor(seen, tokens)
         law = fit_law(layers, head, tokens * self._bytes_per_token(seen), losses, start=self._start)
 
@@ -457,6 +484,19 @@ class Chooser:
             return law.loss(layers, head, tokens * self._bytes_per_token(rows)) * self._factor(rows, tokens)
 
         return loss
+
+    def _seen(self, observations: Sequence[Observation]) -> tuple[Rows, Float64Array]:
+        """Rows, (n, genes), and tokens, (n,), of trainings."""
+        rows = np.array([item.row for item in observations], dtype=np.int64).reshape(-1, len(self._space.genes))
+        return rows, np.array([item.tokens for item in observations], float)
+
+    def _fitted_pace(self, observations: Sequence[Observation]) -> Pace:
+        """How fast the trainings of this run are."""
+        if not observations:
+            return self._pace
+        seen, tokens = self._seen(observations)
+        spent = np.array([item.spent for item in observations]) / self._slower(seen)
+        return fit_pace(*self._sizes(seen), tokens / spent)
 
     def _factor(self, rows: Rows, tokens: Float64Array) -> Float64Array:
         """Factor on the law's loss for the sampling steps and operators of ``rows`` after ``tokens``, (n,)."""
@@ -514,7 +554,7 @@ class Chooser:
         self, observations: Sequence[Observation], taken: Sequence[Sequence[int]], rng: np.random.Generator
     ) -> Rows:
         """The pool and children of the best so far, without taken rows."""
-        rows = self.pool
+        rows, observations = self.pool, [*self._past, *observations]
         if observations:
             seen = np.array([item.row for item in observations])
             counted = self.penalty_factor(seen) * [item.loss for item in observations]

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -34,6 +35,7 @@ from chipwise.design.phases.training_pace import measure_slowness, slowness
 from chipwise.design.phases.trainings import Trainings, charged
 from chipwise.design.report.record import RunRecord, save
 from chipwise.design.run.folder import RunFolder
+from chipwise.design.run.past import Known, known_before, store_trainings
 from chipwise.design.run.progress import Observer, Status
 from chipwise.design.run.spec import RunSpec
 from chipwise.design.run.trials import Candidate
@@ -122,6 +124,10 @@ class Search(StoredRun):
             baseline=None if reference is None else reference.number,
             unmet=None if finals.met else True,
         )
+        try:
+            store_trainings(self.spec, self.space, ready.data, self.trials.all())
+        except ChipwiseError as error:  # the run itself is complete
+            self.study.remember(not_stored=f"its trainings are not stored for later runs: {error}")
 
     def _take_results(self) -> None:
         """Records a kit's measurements of a finished run, updates the target, and ranks the contenders again."""
@@ -183,6 +189,7 @@ class Search(StoredRun):
         tasks = load_tasks(self.spec)
         data.prepare()
         self.study.remember(data=dict(data.summary()))
+        past = self._past(data)
         others = self.others
         self._phase("calibrating")
         target = self.target = open_target(self.spec, self.space, self.folder, self._calibrated)
@@ -221,6 +228,7 @@ class Search(StoredRun):
             law=spec.task_settings.law,
             operators=spec.operators,
             pace=PACE.times(slowness(self.study)),
+            past=past,
             seed=spec.seed,
         )
         if self.allowance.alone:
@@ -243,6 +251,13 @@ class Search(StoredRun):
             limits=limits,
             plan=self.budget.plan(references),
         )
+
+    def _past(self, data: TaskData) -> list[Known]:
+        """Trainings of earlier runs with the same data, as they were when this run began."""
+        if "past" not in self.study.memory:
+            self.study.remember(past=[[list(row), *rest] for row, *rest in known_before(self.spec, self.space, data)])
+        kept = Record(self.study.memory).sequence("past", list[Any])
+        return [(tuple(row), tokens, loss) for row, tokens, loss in kept]
 
     def _calibrated(self, detail: str) -> None:
         """Shows the progress of calibration; stops it when it has used the budget that trainings need."""

@@ -95,8 +95,16 @@ def make_record(
         elsewhere=()
         if target is None
         else tuple(_elsewhere(spec, space, items, target, others, (winner, baseline, knee))),
-        notes=(*_notes(spec, items, profile), *memory.sequence("kit_notes", str)),
+        notes=(*_notes(spec, items, profile), *_past(memory), *memory.sequence("kit_notes", str)),
     )
+
+
+def _past(memory: Record) -> Iterator[str]:
+    """What the run took from earlier ones, and why it leaves nothing to later ones."""
+    if count := len(memory.sequence("past", list[object])):
+        yield f"it began with {count} training{'s' if count > 1 else ''} of earlier runs of this data (chipwise prior)"
+    if reason := memory.get("not_stored", str, None):
+        yield reason
 
 
 def _budget(
