@@ -54,12 +54,12 @@ FORMATS = ("int8", "int4")
 
 
 def drawn(
-    width: int, depth: int, heads: tuple[int, int], ffn: int, vocab: int, conv: str, *, tied: bool
+    width: int, depth: int, heads: tuple[int, int], ffn: int, vocab: int, conv: str, *, tied: bool, head: int = 32
 ) -> dict[str, Any]:
     """Choices of a decoder with equal layers and SwiGLU; ``heads`` are those of queries and of keys."""
     layer = {"heads": heads[0], "kv_heads": heads[1], "ffn": "swiglu", "ffn_width": ffn}
     return {
-        "d_model": width, "depth": depth, "vocab_size": vocab, "head_size": 32, "tie_embeddings": tied,
+        "d_model": width, "depth": depth, "vocab_size": vocab, "head_size": head, "tie_embeddings": tied,
         "weights": "int8", "sharing": "none", "conv": conv, "layers": [layer] * depth,
     }  # fmt: skip
 
@@ -68,6 +68,8 @@ DRAWN: Mapping[str, dict[str, Any]] = {
     "reference": drawn(160, 6, (5, 1), 416, 8192, "none", tied=True),  # of clinic on the machine of the README
     "reference-conv": drawn(160, 6, (5, 1), 416, 8192, "both", tied=True),
     "small-conv": drawn(128, 2, (4, 4), 384, 4096, "both", tied=False),
+    "small-conv-8k": drawn(128, 2, (4, 4), 384, 8192, "both", tied=True),
+    "own-reference": drawn(128, 5, (2, 2), 352, 8192, "none", tied=True, head=64),  # of the searches on a Zen 5 core
     "shallow-conv": drawn(160, 3, (5, 1), 416, 8192, "both", tied=True),
 }
 
@@ -94,7 +96,7 @@ def train_alone(name: str, seed: int, file: Path, work: Path) -> list[dict[str, 
 
     torch.set_num_threads(1)
     spec = load_run(file)
-    design = design_of(DRAWN[name], spec=replace(spec.space, head_size=(32,)), name=name)
+    design = design_of(DRAWN[name], spec=replace(spec.space, head_size=(DRAWN[name]["head_size"],)), name=name)
     task = spec.task_settings.open(spec.data, base=Path(spec.folder), folder=work / "corpus", space=spec.space)
     task.prepare()
     result = train(
