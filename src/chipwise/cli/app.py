@@ -133,7 +133,7 @@ app.add_typer(
     devices.app, name="devices", short_help="List devices, or show one with its sources.", rich_help_panel="Predict"
 )
 app.add_typer(
-    prior.app, name="prior", short_help="Show or share the trainings that searches begin with.", rich_help_panel="Design"
+    prior.app, name="prior", short_help="Show or share what earlier searches trained.", rich_help_panel="Design"
 )
 app.add_typer(
     measurements.app, name="measurements", short_help="List, export or import measurements.", rich_help_panel="Share"

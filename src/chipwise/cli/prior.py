@@ -21,8 +21,8 @@ app = typer.Typer(rich_markup_mode=None, no_args_is_help=True)
 def about() -> None:
     """Trainings of your finished searches, which later searches of the same data begin with.
 
-    A search stores designs, tokens and losses of its trainings, neither data nor weights, in one file of the user's data
-    folder (CHIPWISE_HOME if set). Losses compare only for the same task, data and recipe, so a search reads no others.
+    A search stores designs, tokens and losses of its trainings, neither data nor weights, in one file of the user's
+    data folder (CHIPWISE_HOME if set). Losses compare only for the same task, data and recipe, so a search reads no others.
     In a run file, 'prior: shipped' ignores the file, and 'prior: none' also what chipwise knows of operators.
     """
 
@@ -42,7 +42,7 @@ def shown(as_json: options.AsJson = False) -> None:
         title=f"{len(found)} training{'s' if len(found) > 1 else ''} in {store.path}",
         columns=[
             *(Column(head=head, drop=drop) for head, drop in (("task", 0), ("data", 5), ("run", 0), ("last", 4))),
-            *(Column(head=head, right=True, drop=drop) for head, drop in (("trainings", 0), ("longest", 3), ("best", 0))),
+            *(Column(head=head, right=True, drop=drop) for head, drop in (("count", 0), ("longest", 3), ("best", 0))),
         ],
         caption="longest: tokens of the longest training; best: lowest validation loss; every training: --json",
     )

@@ -1,7 +1,7 @@
 """Trainings that outlive their runs, so that a later search of the same data begins with what they showed.
 
-Each is a line of JSON in ``trainings.jsonl`` in the user's data folder: a design's choices, the tokens it was trained on
-and its loss, without data or weights. Losses compare only for equal data, task and recipe, so a run reads no others.
+Each is a line of JSON in ``trainings.jsonl`` in the user's data folder: a design's choices, the tokens it was trained
+on and its loss, without data or weights. Losses compare only for equal data, task and recipe, so a run reads no others.
 """
 
 from __future__ import annotations

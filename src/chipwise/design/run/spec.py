@@ -362,7 +362,7 @@ class RunSpec:
     confidence: str | float = CONFIDENCE  # probability with which limits on predictions must hold
     prompt_p99: int | None = later(None)  # of prompts that vary; written workload: {prompt_tokens: {p50, p99}}
     quantiser: Literal["auto", "nearest", "searched", "gptq"] = later("auto")  # of the weights of finalists
-    prior: Literal["auto", "shipped", "none"] = later("auto")  # shipped: without trainings of earlier runs; none: nothing
+    prior: Literal["auto", "shipped", "none"] = later("auto")  # shipped: without earlier runs; none: nothing
     carbon: str | float | None = later(None)  # grams of CO2 of the grid's kilowatt-hour, such as 350 g/kWh
     seed: int = 0
     folder: str = "."  # folder of the run file, for relative data paths; not a field of the file

@@ -13,7 +13,8 @@ from chipwise.errors import SpecError
 
 def one(tokens: int = 1_000, seed: int = 0, **changes: object) -> PastTraining:
     fields = {"data": "abc", "task": "text", "run": "clinic", "added": "2026-11-27T00:00:00Z", "loss": 1.2}
-    return PastTraining(**fields | {"choices": {"d_model": 64, "layers": [{"heads": 2}]}} | changes, tokens=tokens, seed=seed)
+    fields["choices"] = {"d_model": 64, "layers": [{"heads": 2}]}
+    return PastTraining(**fields | changes, tokens=tokens, seed=seed)
 
 
 @pytest.fixture
