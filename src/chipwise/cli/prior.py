@@ -22,8 +22,8 @@ def about() -> None:
     """Trainings of your finished searches, which later searches of the same data begin with.
 
     A search stores designs, tokens and losses of its trainings, neither data nor weights, in one file of the user's
-    data folder (CHIPWISE_HOME if set). Losses compare only for the same task, data and recipe, so a search reads no others.
-    In a run file, 'prior: shipped' ignores the file, and 'prior: none' also what chipwise knows of operators.
+    data folder (CHIPWISE_HOME if set). Losses compare only for the same task, data and recipe, so a search reads no
+    others. In a run file, 'prior: shipped' ignores the file, and 'prior: none' also what chipwise knows of operators.
     """
 
 
