@@ -12,7 +12,8 @@ the same format. ``divergence`` is the mean KL divergence of the next token, in 
 Beside chipwise's quantisers stand those of ONNX Runtime's ``matmul_nbits_quantizer`` (pip install onnx-ir), one matrix
 at a time with the same inputs: ``ort-rtn``, ``ort-k-quant``, ``ort-hqq``, ``ort-gptq``; ``awq``: inputs scaled by their
 size to the power that loses least for each matrix, then searched scales; ``rotated``: the residual stream rotated by a
-random orthogonal matrix that is folded into the weights, then GPTQ; ``learned``: learned_rounding.py after GPTQ.
+random orthogonal matrix that is folded into the weights, then GPTQ; ``learned-60``: chipwise's learned rounding after
+GPTQ for 60 CPU seconds (MiniLM 240), on training text.
 """
 
 from __future__ import annotations
@@ -38,8 +39,8 @@ from chipwise.model.walk.calibration import restored
 from chipwise.model.walk.module import load, matrix_inputs
 from chipwise.training.data.recipe import Recipe
 from chipwise.training.loop.evaluate import read
+from chipwise.training.loop.learned_rounding import Distance, distance_from, learn
 from chipwise.training.tasks.exported_text import exported_bits
-from learned_rounding import learn
 from quantised_designs import DESIGNS, text
 
 COLUMNS = (
@@ -54,7 +55,9 @@ COLUMNS = (
     "of_rounding",
     "cpu_s",
 )
-HELD_BYTES, BATCHES, STEPS, TEXTS = 120_000, 4, 120, 80
+HELD_BYTES, BATCHES, TEXTS = 120_000, 4, 80
+LEARNED_S, MINILM_S = 60, 240  # CPU seconds of learned rounding
+LESSONS, LESSON = 1000, 8  # the first batch of learned rounding, and its windows or texts
 FORMATS = [
     ("int4", Grid()),
     ("int4", Grid(symmetric=False)),
@@ -186,14 +189,10 @@ class Decoder:
             bits = exported_bits(design, weights, self.stream, Path(room) / "m.onnx", packing=packing)
         return float(bits.sum()) / self.bytes
 
-    def distance(self, model: torch.nn.Module, step: int) -> torch.Tensor:
-        """Cross entropy with the original's distribution on a batch of training text."""
-        inputs, _ = self.batch(1000 + step, windows=8)
-        with torch.no_grad():
-            hidden = self.teacher.hidden(inputs)[0].flatten(end_dim=-2)
-            wanted = torch.softmax(hidden @ self.teacher.head_table.t(), dim=-1)
-        given = model.hidden(inputs)[0].flatten(end_dim=-2)
-        return torch.nn.functional.cross_entropy(given @ model.head_table.t(), wanted)
+    def distance(self) -> Distance:
+        """The divergence from the original's next tokens on training text."""
+        lesson = lambda number: [self.batch(LESSONS + number, windows=LESSON)[0]]  # noqa: E731
+        return distance_from(self.teacher, lesson, logits=True)
 
     def rows(self, done: Callable[..., bool]) -> Iterator[dict[str, object]]:
         """A row for each method and format."""
@@ -209,9 +208,8 @@ class Decoder:
                     arch, weights = rotated(arch, weights)
                 packing = Packing(quantiser=quantiser_of(name), inputs=self.inputs(arch, weights), grid=grid)
                 if name.startswith("learned"):
-                    steps = int(name.split("-")[1])
-                    found = learn(design, weights, packing, self.distance, cpu_budget_s=1e9, steps=steps)
-                    arch, weights, packing = arch.with_tied(False), found.weights, found.packing
+                    found = learn(design, weights, packing, self.distance(), cpu_budget_s=LEARNED_S)
+                    arch, weights, packing = found.design.arch, found.weights, found.packing
                 rounded = restored(Design(arch=arch, weights=form), weights, packing)
                 spent = time.process_time() - begun
                 bits, divergence = self.loss_of(*rounded)
@@ -240,6 +238,7 @@ class MiniLm:
             [torch.tensor([tokenizer.encode(each).ids]) for each in part[:TEXTS]]
             for part in (pairs.healing, pairs.texts)
         )
+        self.lessons = [torch.tensor([tokenizer.encode(each).ids]) for each in pairs.healing]
         self.original = self.embedded(self.arch, self.weights)
 
     def embedded(self, arch: ArchSpec, weights: Weights) -> np.ndarray:
@@ -249,13 +248,22 @@ class MiniLm:
             rows = np.stack([model(tokens)[0].mean(0).numpy() for tokens in self.held])
         return rows / np.linalg.norm(rows, axis=1, keepdims=True)
 
-    def file_embedded(self, design: Design, packing: Packing) -> np.ndarray:
+    def distance(self) -> Distance:
+        """The relative squared difference of states from the original's on definitions that are not held out."""
+
+        def lesson(number: int) -> list[torch.Tensor]:
+            drawn = np.random.default_rng([0, number]).integers(len(self.lessons), size=LESSON)
+            return [self.lessons[i] for i in drawn]
+
+        return distance_from(load(self.arch, self.weights), lesson, logits=False)
+
+    def file_embedded(self, design: Design, weights: Weights, packing: Packing) -> np.ndarray:
         """Embeddings of the held-out definitions by the exported file, of length 1."""
         from chipwise.deploy.export.onnx import export
         from chipwise.deploy.runtimes.onnxruntime import OnnxEncoder
 
         with TemporaryDirectory() as room:
-            path = export(design, self.weights, Path(room) / "m.onnx", packing=packing)
+            path = export(design, weights, Path(room) / "m.onnx", packing=packing)
             session = OnnxEncoder(path)
             rows = np.stack([session.prefill(tokens.numpy())[0] for tokens in self.held])
         return rows / np.linalg.norm(rows, axis=1, keepdims=True)
@@ -265,29 +273,32 @@ class MiniLm:
         inputs = matrix_inputs(self.arch, self.weights, lambda model: [model(tokens) for tokens in self.given])
         inputs("layers.0.attention.q.weight")
         for form, grid in (FORMATS[0], FORMATS[4]):
-            for name in QUANTISERS:
+            for name in (*QUANTISERS, *([f"learned-{MINILM_S}"] if form == "int4" else [])):
                 if done(name, form, grid):
                     continue
                 begun = time.process_time()
-                design = Design(arch=self.arch, weights=form)
-                packing = Packing(quantiser=QUANTISERS[name], inputs=inputs, grid=grid)
-                rounded = restored(design, self.weights, packing)
+                design, weights = Design(arch=self.arch, weights=form), self.weights
+                packing = Packing(quantiser=quantiser_of(name), inputs=inputs, grid=grid)
+                if name.startswith("learned"):
+                    found = learn(design, weights, packing, self.distance(), cpu_budget_s=MINILM_S)
+                    design, weights, packing = found.design, found.weights, found.packing
+                rounded = restored(design, weights, packing)
                 spent = time.process_time() - begun
                 losses = [
                     1 - float((found * self.original).sum(axis=1).mean())
-                    for found in (self.embedded(*rounded), self.file_embedded(design, packing))
+                    for found in (self.embedded(*rounded), self.file_embedded(design, weights, packing))
                 ]
                 yield row(name, form, grid, losses[0], losses[1], None, spent)
 
 
 def methods(form: str, grid: Grid, arch: ArchSpec) -> list[str]:
     """The methods that are compared in a format; all of them where int4 has its usual groups."""
-    found = list(QUANTISERS)
     if form == "int8":
-        return found
+        return list(QUANTISERS)
+    found = [*QUANTISERS, f"learned-{LEARNED_S}"]
     if grid == Grid():
         plain = all(not layer.convs for layer in arch.layers) and arch.norm == "rmsnorm"
-        found += ["ort-rtn", "ort-gptq", "awq", *(["rotated"] if plain else []), f"learned-{STEPS}"]
+        found += ["ort-rtn", "ort-gptq", "awq", *(["rotated"] if plain else [])]
     if grid == Grid(symmetric=False):
         found += ["ort-rtn", "ort-k-quant", "ort-hqq", "ort-gptq"]
     return found
@@ -321,6 +332,7 @@ def main() -> None:
     parser.add_argument("--work", type=Path, default=Path("runs/quantisers"))
     parser.add_argument("--models", nargs="+", default=[*DESIGNS, "minilm"])
     parser.add_argument("--shipped", action="store_true", help="chipwise's own quantisers alone")
+    parser.add_argument("--usual", action="store_true", help="int4 in symmetric groups of 32 and int8 alone")
     parser.add_argument("--out", type=Path, required=True)
     args = parser.parse_args()
     torch.set_num_threads(1)
@@ -330,7 +342,9 @@ def main() -> None:
 
         def done(*key: object, model: str = model) -> bool:
             name, form, grid = key
-            if args.shipped and name not in QUANTISERS:
+            if args.shipped and name not in QUANTISERS and not name.startswith("learned"):
+                return True
+            if args.usual and grid != Grid():
                 return True
             wanted = (model, name, form, str(grid.block) if form == "int4" else "row", str(grid.symmetric))
             return wanted in {tuple(each[part] for part in where) for each in rows}

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from chipwise import api
-from chipwise.cli import show
+from chipwise.cli import show, stages
 from chipwise.cli.output import print_table, put, say
 from chipwise.core import units
 from chipwise.core.layout import Column, Table
@@ -47,7 +47,10 @@ def command(
         bool, typer.Option("--verify/--no-verify", help="Run the files and compare their outputs with torch's.")
     ] = True,
     method: Annotated[
-        str, typer.Option(help="How to round: nearest, searched, gptq, or auto: what loses least on calibration data.")
+        str,
+        typer.Option(
+            help="How to round: nearest, searched, gptq, learned (ONNX), or auto: what loses least on calibration data."
+        ),
     ] = "auto",
     data: Annotated[
         list[str] | None,
@@ -57,6 +60,12 @@ def command(
     symmetric: Annotated[
         bool, typer.Option("--symmetric/--asymmetric", help="Whether all int4 groups have the same zero (ONNX).")
     ] = True,
+    cpu_seconds: Annotated[
+        float | None,
+        typer.Option(
+            help="CPU seconds of learned rounding, 60 unless given; where they are given, auto tries it too.", min=1
+        ),
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print what was written and verified as JSON.")] = False,
 ) -> None:
     """Write a model as GGUF, ONNX or a Hugging Face folder, and check that its outputs are the same.
@@ -72,7 +81,8 @@ def command(
     written, refused = [], {}
     for kind in kinds or [to]:
         try:
-            with show.waiting(f"exporting {kind}", quiet=as_json):
+            learns = method == "learned" or cpu_seconds is not None
+            with show.waiting(f"exporting {kind}", quiet=as_json or learns):
                 found = api.export(
                     model,
                     to=kind,
@@ -83,6 +93,8 @@ def command(
                     data=data,
                     group=group,
                     symmetric=symmetric,
+                    cpu_seconds=cpu_seconds,
+                    on_progress=stages.silent if as_json else stages.Progress(),
                 )
         except (Unsupported, MissingExtra) as error:
             if len(kinds) == 1:

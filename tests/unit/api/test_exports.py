@@ -499,3 +499,27 @@ def test_an_export_of_the_first_schema_is_replaced(model, tmp_path) -> None:
     chipwise.export(model, to="transformers.js", out=tmp_path, verify=False)
     chipwise.export(model, to="onnx", out=tmp_path, verify=False)
     assert not {"old.bin", "export.json", "onnx"} & files(tmp_path)
+
+
+def test_learned_rounding_is_written_and_is_tried_by_auto_where_it_has_time(model, text, tmp_path) -> None:
+    """What it changes besides the integers, such as norms, is in the file: torch with the same weights agrees."""
+    seen = []
+    found = chipwise.export(
+        model,
+        to="onnx",
+        weights="int4",
+        out=tmp_path / "out",
+        data=str(text),
+        cpu_seconds=2,
+        on_progress=lambda stage, done, total: seen.append((done, total)),
+    )
+    losses = found.quantiser.losses
+    assert list(losses) == ["nearest", "searched", "gptq", "learned"]
+    assert found.quantiser.method == min(losses, key=losses.get) == "learned"
+    assert seen[0] == (0, 2)
+    assert not list(tmp_path.glob(".out*"))  # nor a checkpoint
+    gptq = chipwise.export(model, to="onnx", weights="int4", out=tmp_path / "b", data=str(text), method="gptq")
+    assert found.verified[0].mean < gptq.verified[0].mean
+    for asked in ({"to": "gguf", "method": "learned"}, {"to": "onnx", "method": "gptq", "cpu_seconds": 5}):
+        with pytest.raises(InputError, match="learned is for onnx and openvino, by itself or in auto"):
+            chipwise.export(model, weights="int4", out=tmp_path / "c", data=str(text), **asked)

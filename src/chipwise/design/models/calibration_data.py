@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -26,17 +28,35 @@ from chipwise.model.walk.module import load, matrix_inputs, round_inputs
 from chipwise.training.data.recipe import Recipe
 from chipwise.training.data.text import load_corpus
 from chipwise.training.data.tokenizer import load_tokenizer
-from chipwise.training.loop.evaluate import calibrated
+from chipwise.training.loop.evaluate import calibrated, lessons_of
 from chipwise.training.loop.origin import data_spec
 
 if TYPE_CHECKING:
     from torch import nn
 
+    from chipwise.training.loop.learned_rounding import Distance
+
 TEXTS, TOKENS = 128, 128  # texts of each part, and most tokens of a text
+POOL, LESSON = 4096, 8  # texts of learned rounding, and of a batch of it
 Data = str | Path | Sequence[str | Path] | None
 
 
-def calibration(source: Source, place: Path, data: Data, *, fp8: bool = False) -> tuple[Packing, Judge] | None:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Calibration:
+    """A model on calibration data.
+
+    Attributes:
+        packing: The inputs of its matrices.
+        judge: The loss of rounded weights on other data.
+        distance: Returns the distance of a model from this one, for learned rounding.
+    """
+
+    packing: Packing
+    judge: Judge
+    distance: Callable[[], Distance]
+
+
+def calibration(source: Source, place: Path, data: Data, *, fp8: bool = False) -> Calibration | None:
     """The inputs of a model's matrices on calibration data, and the loss of rounded weights on other data.
 
     For a run's data the loss is that of training; for texts it is the mean divergence from the original's outputs.
@@ -58,15 +78,17 @@ def calibration(source: Source, place: Path, data: Data, *, fp8: bool = False) -
     if (run := _run_of(place, data)) is not None:
         task = opened(run, data_of(place, run), source.arch)
         file, recipe = task.data(source.arch), build(Recipe, dict(task.recipe))
-        return calibrated(source.arch, source.weights, file, recipe, prepare=prepare)
+        found = calibrated(source.arch, source.weights, file, recipe, prepare=prepare)
+        lessons = partial(lessons_of, source.arch, source.weights, file, recipe)
+        return Calibration(packing=found[0], judge=found[1], distance=lessons)
     if data is None:
         return None
-    if not isinstance(source.tokenizer, Path) or not source.arch.vocab_size:
+    if not isinstance(tokenizer := source.tokenizer, Path) or not source.arch.vocab_size:
         raise InputError(f"{place}: texts calibrate models with a tokenizer.json; give its run file with --data")
     spec, base = data_spec([data] if isinstance(data, str | Path) else data)
     corpus = load_corpus(spec, base=base)
     longest = min(TOKENS, source.arch.max_tokens)
-    given, judged = ([*_encoded(source.tokenizer, part, longest)] for part in (corpus.train, corpus.validation))
+    given, judged = ([*_encoded(tokenizer, part, longest)] for part in (corpus.train, corpus.validation))
     inputs = matrix_inputs(source.arch, source.weights, lambda model: [_outputs(model, each) for each in given])
     original = load(source.arch, source.weights)
     wanted, logits = [_outputs(original, each) for each in judged], form_of(source.arch).outputs == "logits"
@@ -76,7 +98,26 @@ def calibration(source: Source, place: Path, data: Data, *, fp8: bool = False) -
         pairs = zip((_outputs(model, each) for each in judged), wanted, strict=True)
         return float(np.mean([_divergence(found, theirs, logits=logits) for found, theirs in pairs]))
 
-    return Packing(inputs=inputs), judge
+    def distance() -> Distance:
+        from chipwise.training.loop.learned_rounding import distance_from
+
+        pool = [*_encoded(tokenizer, corpus.train, longest, most=POOL)]
+        lesson = partial(_lesson, pool, rows_of=longest if source.arch.causal else None)
+        return distance_from(original, lesson, logits=logits)
+
+    return Calibration(packing=Packing(inputs=inputs), judge=judge, distance=distance)
+
+
+def _lesson(
+    pool: Sequence[npt.NDArray[np.int64]], number: int, *, rows_of: int | None
+) -> Sequence[npt.NDArray[np.int64]]:
+    """The batch of this number: texts (1, T) of ``pool``, or joined texts in rows of so many tokens."""
+    found = [pool[i] for i in np.random.default_rng([0, number]).integers(len(pool), size=LESSON)]
+    if rows_of is None:
+        return found
+    stream = np.concatenate(found, axis=1)
+    rows = stream.shape[1] // rows_of
+    return [stream[:, : rows * rows_of].reshape(rows, rows_of) if rows else stream]
 
 
 def _outputs(model: nn.Module, tokens: npt.NDArray[np.int64]) -> AnyArray:
@@ -100,12 +141,14 @@ def _run_of(place: Path, data: Data) -> RunSpec | None:
     return found if isinstance(found, RunSpec) else None
 
 
-def _encoded(tokenizer_path: Path, texts: Sequence[str], longest: int) -> Iterator[npt.NDArray[np.int64]]:
-    """Tokens (1, T) of texts that are spread evenly over ``texts``."""
+def _encoded(
+    tokenizer_path: Path, texts: Sequence[str], longest: int, *, most: int = TEXTS
+) -> Iterator[npt.NDArray[np.int64]]:
+    """Tokens (1, T) of at most so many texts, spread evenly over ``texts``."""
     tokenizer = load_tokenizer(tokenizer_path)
     tokenizer.no_padding()
     tokenizer.enable_truncation(longest)
-    for i in np.linspace(0, len(texts) - 1, min(TEXTS, len(texts))).astype(int):
+    for i in np.linspace(0, len(texts) - 1, min(most, len(texts))).astype(int):
         if len(ids := tokenizer.encode(texts[i]).ids) > 1:
             yield np.array([ids], np.int64)
 

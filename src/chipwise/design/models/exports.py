@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -32,7 +32,7 @@ from chipwise.deploy.export.sources import (
 )
 from chipwise.deploy.export.transformers_js import write_transformers_js
 from chipwise.deploy.runtimes import llama_server
-from chipwise.design.models.calibration_data import Data, calibration
+from chipwise.design.models.calibration_data import Calibration, Data, calibration
 from chipwise.design.run.folder import holds_run
 from chipwise.design.run.winner import read_winner
 from chipwise.errors import ChipwiseError, InputError, MissingExtra, StudyError, UnknownName, line_of, short
@@ -40,7 +40,7 @@ from chipwise.model.arch.design import Design
 from chipwise.model.arch.formats import renamed
 from chipwise.model.blocks.quantisers import QUANTISERS
 from chipwise.model.blocks.quantize import GRID, NEAREST, Grid, Packing
-from chipwise.model.walk.calibration import AUTO, Choice, choose, quantiser
+from chipwise.model.walk.calibration import AUTO, LEARNED, LEARNED_CPU_S, Choice, choose, quantiser
 
 MANIFEST, SCHEMA = "manifest.json", "chipwise.export/2"
 EARLIER = {"manifest.json": SCHEMA, "export.json": "chipwise.export/1"}  # manifests of earlier exports
@@ -82,6 +82,8 @@ _NOT_RUN = {
     "gguf": ("with a cache in FP16, llama.cpp's default",),
 }
 """Where files of each type were not run, although they are for it."""
+_LEARNING = tuple(kind for kind, write in WRITERS.items() if write is write_onnx)  # write all FP32 parameters as given
+OnProgress = Callable[[str, int, int], None]
 
 
 @dataclass(frozen=True, repr=False)
@@ -131,6 +133,8 @@ def export(
     data: Data = None,
     group: int = GRID.block,
     symmetric: bool = True,
+    cpu_seconds: float | None = None,
+    on_progress: OnProgress = lambda stage, done, total: None,
 ) -> Exported:
     """Writes a model with its weights as GGUF, ONNX or a Hugging Face folder, and compares it with torch.
 
@@ -146,10 +150,14 @@ def export(
             ``RUN/export-TO`` for a run.
         verify: Whether to run the files and compare their outputs with those of torch.
         method: How narrow weights are rounded: ``nearest``, ``searched``, ``gptq``, or ``auto``: the one of least loss
-            on calibration data; without such data, or if a run's data is gone, ``nearest``.
+            on calibration data; without such data, or if a run's data is gone, ``nearest``. ``learned`` (ONNX,
+            OpenVINO) improves the best of these by descent on the outputs of the whole model.
         data: Calibration data: text files, a text source, or a run file. Default: the data of a winner's run.
         group: Values that share a scale in int4: 16, 32, 64 or 128 (GGUF has 32).
         symmetric: Whether zero is the middle integer of int4; otherwise each group stores its own (ONNX only).
+        cpu_seconds: CPU seconds of ``learned``, 60 unless given; where they are given, ``auto`` tries it too. A stopped
+            export goes on when it is started again.
+        on_progress: Called with a stage, how many of its CPU seconds are spent, and how many it has.
 
     Raises:
         InputError: The model or the format is unknown, or the folder holds something else.
@@ -176,9 +184,18 @@ def export(
         )
     if kind == COMPRESSED and not symmetric:
         raise InputError("symmetric (--asymmetric): int4 in compressed-tensors is written symmetric; ONNX has a choice")
-    packing, choice, lacking = _packing(source, place, design, method, data, grid)
+    budget_s = (LEARNED_CPU_S if method == LEARNED else 0.0) if cpu_seconds is None else cpu_seconds
+    if budget_s and (kind not in _LEARNING or method not in (AUTO, LEARNED)):
+        raise InputError(
+            f"method (--method), cpu_seconds (--cpu-seconds): {LEARNED} is for {' and '.join(_LEARNING)}, by itself or "
+            f"in {AUTO}, not for {kind} by {method}"
+        )
+    checkpoint = folder.with_name(f".{folder.name}.{LEARNED}.safetensors")
+    given = _rounded(source, place, design, method, data, grid)
+    if budget_s and given.choice is not None:
+        given = _learned(given, method, budget_s, checkpoint, on_progress)
     with _staged(folder) as stage:
-        files, notes = WRITERS[kind](source, design, stage, packing)
+        files, notes = WRITERS[kind](given.source, given.design, stage, given.packing)
         sizes = {name: (stage / name).stat().st_size for name in files}
         groups = _groups(kind, stage, files, design, grid)
         skipped: list[str] = ["with --no-verify, no output was compared"]
@@ -193,12 +210,13 @@ def export(
             groups=tuple(groups),
             verified=tuple(verified),
             sample=sample,
-            notes=(*lacking, *notes),
-            quantiser=choice,
+            notes=(*given.lacking, *notes),
+            quantiser=given.choice,
             unverified=(*why, *(_NOT_RUN.get(kind, ()) if verified else ())),
             run=_command(kind, folder, design),
         )
         write_json(stage / MANIFEST, {"schema": SCHEMA, "version": VERSION, **found.to_dict()})
+    checkpoint.unlink(missing_ok=True)
     return found
 
 
@@ -214,13 +232,48 @@ def _groups(kind: str, stage: Path, files: list[str], design: Design, grid: Grid
     return groups_of_compressed(stage / FILE) if kind == COMPRESSED else groups_of(design, grid)
 
 
-def _packing(
-    source: Source, place: Path, design: Design, method: str, data: Data, grid: Grid
-) -> tuple[Packing, Choice | None, list[str]]:
-    """The packing of the weights, how its quantiser was chosen (None if nothing is rounded), and what was lacking."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Rounded:
+    """What is written: weights and how they are packed."""
+
+    source: Source
+    design: Design
+    packing: Packing = NEAREST
+    choice: Choice | None = None  # None if nothing is rounded
+    lacking: Sequence[str] = ()
+    calibration: Calibration | None = None
+
+
+def _learned(given: _Rounded, method: str, budget_s: float, checkpoint: Path, on_progress: OnProgress) -> _Rounded:
+    """``given`` after learned rounding, or ``given`` itself if that loses less and ``method`` leaves the choice."""
+    from chipwise.training.loop.learned_rounding import learn
+
+    if (data := given.calibration) is None or given.choice is None:
+        return given
+    found = learn(
+        given.design,
+        given.source.weights,
+        given.packing,
+        data.distance(),
+        cpu_budget_s=budget_s,
+        path=checkpoint,
+        on_progress=lambda share: on_progress("CPU seconds of learned rounding", int(share * budget_s), int(budget_s)),
+    )
+    choice = given.choice.beside(LEARNED, data.judge(found.design.arch, found.weights), found.cpu_s)
+    if method == AUTO and choice.method != LEARNED:
+        return replace(given, choice=choice)
+    source = replace(given.source, arch=found.design.arch, weights=found.weights)
+    return replace(
+        given, source=source, design=found.design, packing=found.packing, choice=replace(choice, method=LEARNED)
+    )
+
+
+def _rounded(source: Source, place: Path, design: Design, method: str, data: Data, grid: Grid) -> _Rounded:
+    """How the weights are packed, by the best quantiser of single matrices or the one called ``method``."""
+    plain_one = _Rounded(source=source, design=design)
     if not (narrow := {"int8", "int4", "fp8"} & set(design.formats.all)):
-        return NEAREST, None, []
-    if method != AUTO:
+        return plain_one
+    if method not in (AUTO, LEARNED):
         quantiser(method)
     lacking = []
     try:
@@ -232,15 +285,18 @@ def _packing(
     if found is None:
         if method not in (AUTO, "nearest"):
             raise InputError(f"method (--method): {method} needs calibration data; give texts or a run file: --data")
-        return Packing(grid=grid), Choice(method="nearest", losses={}, cpu_s={}), lacking
-    packing, judge = replace(found[0], grid=grid), found[1]
+        choice = Choice(method="nearest", losses={}, cpu_s={})
+        return replace(plain_one, packing=Packing(grid=grid), choice=choice, lacking=lacking)
+    packing = replace(found.packing, grid=grid)
     if narrow == {"fp8"}:
         among: tuple[str, ...] = ("nearest",)  # its scales follow from the largest value
     else:
-        among = tuple(QUANTISERS) if method == AUTO else tuple(dict.fromkeys(("nearest", method)))
-    choice = choose(design, source.weights, packing, judge, among=among)
-    choice = choice if method == AUTO else replace(choice, method=method)
-    return replace(packing, quantiser=quantiser(choice.method)), choice, lacking
+        free = method in (AUTO, LEARNED)
+        among = tuple(QUANTISERS) if free else tuple(dict.fromkeys(("nearest", method)))
+    choice = choose(design, source.weights, packing, found.judge, among=among)
+    choice = choice if method in (AUTO, LEARNED) else replace(choice, method=method)
+    packing = replace(packing, quantiser=quantiser(choice.method))
+    return replace(plain_one, packing=packing, choice=choice, lacking=lacking, calibration=found)
 
 
 def _kind(to: str) -> str:

@@ -16,7 +16,8 @@ from chipwise.model.arch.design import Design
 from chipwise.model.blocks.quantisers import QUANTISERS
 from chipwise.model.blocks.quantize import Packing, Quantiser
 
-AUTO = "auto"
+AUTO, LEARNED = "auto", "learned"  # learned: of whole models, training/loop/learned_rounding.py
+LEARNED_CPU_S = 60.0  # usual CPU seconds of it
 METHODS = (AUTO, *QUANTISERS)
 """Names of quantisers in options and run files."""
 Judge = Callable[[ArchSpec, Mapping[str, AnyArray]], float]
@@ -30,6 +31,12 @@ class Choice:
     method: str
     losses: Mapping[str, float]
     cpu_s: Mapping[str, float]  # of rounding all matrices
+
+    def beside(self, method: str, loss: float, cpu_s: float) -> Choice:
+        """The choice after one more quantiser was tried."""
+        losses = {**self.losses, method: loss if math.isfinite(loss) else math.inf}
+        best = min(losses, key=losses.__getitem__)
+        return Choice(method=best, losses=losses, cpu_s={**self.cpu_s, method: cpu_s})
 
     def text(self) -> str:
         """The quantiser, and the measured loss and time of each one that was tried."""

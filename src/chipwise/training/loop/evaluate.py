@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,10 +12,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from chipwise.core.arrays import AnyArray
-from chipwise.errors import InputError
+from chipwise.errors import InputError, Unsupported
 from chipwise.model.arch.arch import ArchSpec
 from chipwise.model.arch.design import Design
 from chipwise.model.blocks.quantize import NEAREST, Packing
+from chipwise.model.kinds.table import form_of
 from chipwise.model.walk.calibration import Judge, restored
 from chipwise.model.walk.module import load, matrix_inputs
 from chipwise.model.walk.weights import weight_shapes
@@ -24,8 +26,11 @@ from chipwise.training.data.recipe import Recipe
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
+    from chipwise.training.loop.learned_rounding import Distance
+
 Weights = Mapping[str, AnyArray]
 BATCHES = 4  # of calibration data, and as many to judge quantisers by
+LESSONS = 1000  # the first batch of learned rounding
 
 
 def load_model(arch: ArchSpec, weights: Weights | str | Path) -> Any:
@@ -89,6 +94,23 @@ def calibrated(
         return float(np.mean(losses(model if prepare is None else prepare(model), batches)))
 
     return Packing(inputs=matrix_inputs(arch, weights, lambda model: losses(model, 0))), judge
+
+
+def lessons_of(arch: ArchSpec, weights: Weights, data: DataFile, recipe: Recipe) -> Distance:
+    """The distance of a model's outputs from those of these weights on training data, for learned rounding.
+
+    Raises:
+        Unsupported: The model reads more than one input.
+    """
+    from chipwise.training.loop.learned_rounding import distance_from
+
+    opened = data.load()
+    original = with_held(load(arch, weights), opened)
+    if len(opened.batch(arch, recipe, 0, seed=0)) != 2:  # inputs and targets
+        raise Unsupported(f"{arch.name} reads several inputs, which learned rounding does not support; choose gptq")
+    own = replace(recipe, batch_windows=max(1, recipe.batch_windows // 2))
+    lesson = lambda number: [opened.batch(arch, own, LESSONS + number, seed=0)[0]]  # noqa: E731
+    return distance_from(original, lesson, logits=form_of(arch).outputs == "logits")
 
 
 def rounded(weight_NK: Tensor, weight_format: str, packing: Packing = NEAREST, name: str = "") -> Tensor:

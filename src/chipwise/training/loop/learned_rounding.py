@@ -1,0 +1,248 @@
+"""Learned rounding: integers, scales and FP32 parameters of a rounded model by descent towards the original.
+
+Starts from another quantiser. In each step the model runs with rounded matrices. Gradients pass straight through the
+rounding to positions between integers, and reach scales and FP32 parameters (norms, biases, tables) as usual.
+Positions begin at their integers, so an integer changes only where many batches agree on the direction. The distance
+is that of the outputs, so no labels are needed. A killed run goes on from its last checkpoint.
+
+References:
+    Bengio et al. 2013 (arXiv:1308.3432): gradients straight through.
+    Esser et al. 2020, LSQ (arXiv:1902.08153): learned scales.
+    Malinovskii et al. 2024, PV-tuning (arXiv:2405.14852): few integers at a time, where the gradient is consistent.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn.utils import parametrize
+
+from chipwise.core.arrays import AnyArray, Float32Array
+from chipwise.core.digest import digest
+from chipwise.errors import TrainingDiverged
+from chipwise.model.arch.design import Design
+from chipwise.model.blocks.quantize import Grid, Packed, Packing, Quantiser, levels, pack_integers
+from chipwise.model.walk.module import load
+from chipwise.training.loop.checkpoint import fingerprint, read_state, write_state
+
+SCHEMA = "chipwise.rounding/1"
+POSITION_RATE = 0.03  # step of a position between integers
+SCALE_RATE, OTHER_RATE = 0.003, 0.003  # steps as shares of the root mean square of the parameter
+WARMUP = 0.1  # share of the budget in which the rates rise
+Distance = Callable[[nn.Module, int], Tensor]
+"""The distance of a model's outputs from the original's on the batch of this number, differentiable."""
+
+
+class _Rounded(nn.Module):
+    """A matrix (n, k) as integers times scales. The weight that it replaces is not used."""
+
+    low: Tensor
+    high: Tensor
+    zeros: Tensor
+
+    def __init__(self, packed: Packed, grid: Grid) -> None:
+        super().__init__()
+        self.form, (self.n, self.k), self.free = packed.form, packed.restored().shape, packed.zeros is not None
+        low, high, size = levels(packed.form, grid, self.k)
+        groups = -(-self.k // size)
+        restored = np.zeros((self.n, groups * size), np.float32)
+        restored[:, : self.k] = packed.restored()
+        scales = packed.scales.reshape(self.n, groups, 1).astype(np.float32)
+        shift = np.zeros_like(scales) if packed.zeros is None else low + packed.zeros[..., None].astype(np.float32)
+        self.positions = nn.Parameter(torch.from_numpy(np.round(restored.reshape(self.n, groups, size) / scales)))
+        self.scales = nn.Parameter(torch.from_numpy(scales.copy()))
+        for name, value in (("low", low - shift), ("high", high - shift), ("zeros", shift - low)):
+            self.register_buffer(name, torch.from_numpy(np.asarray(value, np.float32)))
+
+    def integers(self) -> Tensor:
+        """The rounded positions (n, groups, g)."""
+        inside = torch.minimum(torch.maximum(self.positions, self.low), self.high)
+        return inside + (inside.round() - inside).detach()
+
+    def forward(self, _: Tensor) -> Tensor:
+        return (self.integers() * self.scales).reshape(self.n, -1)[:, : self.k]
+
+    def packed(self) -> Packed:
+        """The matrix as stored."""
+        with torch.no_grad():
+            values, scales = self.integers().numpy(), self.scales[..., 0].numpy().copy()
+        return pack_integers(self.form, values, scales, self.k, self.zeros[..., 0].numpy() if self.free else None)
+
+
+def distance_from(
+    original: nn.Module, lesson: Callable[[int], Sequence[Tensor | AnyArray]], *, logits: bool
+) -> Distance:
+    """The mean distance of a model's outputs from the original's on the inputs that ``lesson`` returns for a number.
+
+    Of logits it is the KL divergence in nats for each position; of other outputs the relative squared difference.
+    """
+
+    def distance(model: nn.Module, number: int) -> Tensor:
+        parts = []
+        for each in lesson(number):
+            inputs = torch.as_tensor(each)
+            with torch.no_grad():
+                wanted = _outputs(original, inputs)
+            found = _outputs(model, inputs)
+            if logits:
+                ours, theirs = (torch.log_softmax(x, dim=-1).flatten(end_dim=-2) for x in (found, wanted))
+                parts.append(nn.functional.kl_div(ours, theirs, log_target=True, reduction="batchmean"))
+            else:
+                parts.append((found - wanted).square().sum() / wanted.square().sum())
+        return torch.stack(parts).mean()
+
+    return distance
+
+
+def _outputs(model: nn.Module, inputs: Tensor) -> Tensor:
+    found = model(inputs)
+    outputs: Tensor = found[0] if isinstance(found, tuple) else found
+    return outputs
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Learned:
+    """Result of :func:`learn`."""
+
+    design: Design  # a tied head is a table of its own
+    weights: Mapping[str, AnyArray]  # what the model computes with: rounded matrices as restored, others in FP32
+    packing: Packing  # packs these weights without a further loss
+    steps: int
+    cpu_s: float
+
+
+def learn(
+    design: Design,
+    weights: Mapping[str, AnyArray],
+    packing: Packing,
+    distance: Distance,
+    *,
+    cpu_budget_s: float,
+    path: Path | None = None,
+    on_progress: Callable[[float], None] = lambda share: None,
+    checkpoint_every_s: float = 20.0,
+    clock: Callable[[], float] = time.process_time,
+) -> Learned:
+    """Improves what ``packing`` rounds of ``weights`` for ``cpu_budget_s``.
+
+    Args:
+        design: The model and its formats.
+        weights: Its weights in FP32.
+        packing: The quantiser to start from, the inputs of matrices, and the grid.
+        distance: What descends.
+        cpu_budget_s: CPU seconds of the descent, those before an interruption included.
+        path: File of the checkpoint; None: none is written.
+        on_progress: Called with the share of the budget that is spent.
+        checkpoint_every_s: CPU seconds between checkpoints.
+        clock: Returns CPU seconds.
+
+    Raises:
+        TrainingDiverged: The distance was no longer finite.
+    """
+    own = replace(design, arch=design.arch.with_tied(False))
+    held = dict(weights)
+    if own.arch.head.writes and "head.weight" not in held:
+        held["head.weight"] = held["embedding.weight"]
+    model, made = load(own.arch, held), dict[str, _Rounded]()
+    for name, module in list(model.named_modules()):
+        stored = own.format_of(f"{name}.weight") if isinstance(module, nn.Linear) else "fp32"
+        if stored != "fp32":
+            matrix = np.ascontiguousarray(held[f"{name}.weight"], np.float32)
+            made[name] = _Rounded(packing.pack(f"{name}.weight", matrix, stored), packing.grid)
+            parametrize.register_parametrization(module, "weight", made[name], unsafe=True)
+            module.parametrizations.weight.original.requires_grad_(False)
+    others = {
+        name: value
+        for name, value in model.named_parameters()
+        if value.requires_grad and not name.endswith((".positions", ".scales"))
+    }
+    trained = {f"{name}.positions": each.positions for name, each in made.items()}
+    trained |= {f"{name}.scales": each.scales for name, each in made.items()} | others
+    optimiser = torch.optim.Adam(
+        [{"params": [value], "peak": _peak(name, value)} for name, value in trained.items()], betas=(0.9, 0.99)
+    )
+    key = digest([own.digest, fingerprint(held), fingerprint(trained), cpu_budget_s])
+    step, spent = _resumed(path, key, trained, optimiser)
+    begun, saved = clock() - spent, spent
+    while (spent := clock() - begun) < cpu_budget_s:
+        done = spent / cpu_budget_s
+        on_progress(done)
+        for group in optimiser.param_groups:
+            group["lr"] = group["peak"] * min((done + 1e-3) / WARMUP, 1.0, (1 - done) / (1 - WARMUP))
+        optimiser.zero_grad(set_to_none=True)
+        loss = distance(model, step)
+        loss.backward()  # type: ignore[no-untyped-call]
+        if not torch.isfinite(loss):
+            raise TrainingDiverged(f"learned rounding: the distance was no longer finite at step {step}; use gptq")
+        optimiser.step()
+        step += 1
+        if path is not None and clock() - begun - saved >= checkpoint_every_s:
+            saved = clock() - begun
+            averages = {
+                f"{name}/{part}": torch.as_tensor(kept)
+                for name, value in trained.items()
+                for part, kept in optimiser.state[value].items()
+            }
+            write_state(path, SCHEMA, key, trained | averages, {"step": step, "cpu_s": saved})
+    found = held | {name: value.detach().numpy().copy() for name, value in others.items()}
+    quantiser, restored = _known({name: each.packed() for name, each in made.items()}, packing)
+    return Learned(
+        design=own,
+        weights=found | restored,
+        packing=replace(packing, quantiser=quantiser),
+        steps=step,
+        cpu_s=spent,
+    )
+
+
+def _peak(name: str, value: Tensor) -> float:
+    """The full learning rate of a parameter."""
+    if name.endswith(".positions"):
+        return POSITION_RATE
+    share = SCALE_RATE if name.endswith(".scales") else OTHER_RATE
+    return share * (float(value.detach().square().mean().sqrt()) + 1e-3)
+
+
+def _resumed(
+    path: Path | None, key: str, trained: Mapping[str, nn.Parameter], optimiser: torch.optim.Optimizer
+) -> tuple[int, float]:
+    """Steps and CPU seconds of the checkpoint, whose values are taken over; 0 if there is none of this run."""
+    if path is None or (found := read_state(path, SCHEMA, key)) is None:
+        return 0, 0.0
+    tensors, facts = found
+    for name, value in trained.items():
+        value.data.copy_(tensors[name])
+        optimiser.state[value] = {
+            part: tensors[f"{name}/{part}"] for part in ("step", "exp_avg", "exp_avg_sq") if f"{name}/{part}" in tensors
+        }
+    return facts.get("step", int), facts.get("cpu_s", float)
+
+
+def _known(matrices: Mapping[str, Packed], before: Packing) -> tuple[Quantiser, dict[str, Float32Array]]:
+    """A quantiser that returns the rows of ``matrices``, and these as restored, by the names of weights.
+
+    Rows are recognised by their values, wherever a file puts them; other matrices are packed as ``before``.
+    """
+    restored = {f"{name}.weight": packed.restored() for name, packed in matrices.items()}
+    rows = {
+        (packed.form, row.tobytes()): (packed, i)
+        for name, packed in matrices.items()
+        for i, row in enumerate(restored[f"{name}.weight"])
+    }
+
+    def known(matrix: Float32Array, form: str, *, inputs: Callable[[], Float32Array | None], grid: Grid) -> Packed:
+        places = [rows.get((form, row.tobytes())) for row in np.ascontiguousarray(matrix, np.float32)]
+        found = [place for place in places if place is not None]
+        if len(found) < len(places):
+            return before.quantiser(matrix, form, inputs=inputs, grid=grid)
+        values, scales = (np.stack([getattr(packed, part)[i] for packed, i in found]) for part in ("values", "scales"))
+        zeros = [packed.zeros[i] for packed, i in found if packed.zeros is not None]
+        return Packed(form, values, scales, matrix.shape[1], np.stack(zeros) if zeros else None)
+
+    return known, restored
