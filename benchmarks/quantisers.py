@@ -13,7 +13,7 @@ Beside chipwise's quantisers stand those of ONNX Runtime's ``matmul_nbits_quanti
 at a time with the same inputs: ``ort-rtn``, ``ort-k-quant``, ``ort-hqq``, ``ort-gptq``; ``awq``: inputs scaled by their
 size to the power that loses least for each matrix, then searched scales; ``rotated``: the residual stream rotated by a
 random orthogonal matrix that is folded into the weights, then GPTQ; ``learned-60``: chipwise's learned rounding after
-GPTQ for 60 CPU seconds (MiniLM 240), on training text.
+GPTQ for 60 CPU seconds (MiniLM 120), on training text.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ COLUMNS = (
     "cpu_s",
 )
 HELD_BYTES, BATCHES, TEXTS = 120_000, 4, 80
-LEARNED_S, MINILM_S = 60, 240  # CPU seconds of learned rounding
+LEARNED_S, MINILM_S = 60, 120  # CPU seconds of learned rounding
 LESSONS, LESSON = 1000, 8  # the first batch of learned rounding, and its windows or texts
 FORMATS = [
     ("int4", Grid()),
