@@ -35,7 +35,7 @@ from chipwise.model.arch.design import Design
 from chipwise.model.blocks.quantisers import QUANTISERS, gptq, searched
 from chipwise.model.blocks.quantize import Grid, Packed, Packing, pack_integers
 from chipwise.model.kinds.encoder.form import without_head
-from chipwise.model.walk.calibration import restored
+from chipwise.model.walk.calibration import Lessons, restored
 from chipwise.model.walk.module import load, matrix_inputs
 from chipwise.training.data.recipe import Recipe
 from chipwise.training.loop.evaluate import read
@@ -192,7 +192,7 @@ class Decoder:
     def distance(self) -> Distance:
         """The divergence from the original's next tokens on training text."""
         lesson = lambda number: [self.batch(LESSONS + number, windows=LESSON)[0]]  # noqa: E731
-        return distance_from(self.teacher, lesson, logits=True)
+        return distance_from(Lessons(original=self.teacher, batch=lesson, logits=True))
 
     def rows(self, done: Callable[..., bool]) -> Iterator[dict[str, object]]:
         """A row for each method and format."""
@@ -255,7 +255,7 @@ class MiniLm:
             drawn = np.random.default_rng([0, number]).integers(len(self.lessons), size=LESSON)
             return [self.lessons[i] for i in drawn]
 
-        return distance_from(load(self.arch, self.weights), lesson, logits=False)
+        return distance_from(Lessons(original=load(self.arch, self.weights), batch=lesson, logits=False))
 
     def file_embedded(self, design: Design, weights: Weights, packing: Packing) -> np.ndarray:
         """Embeddings of the held-out definitions by the exported file, of length 1."""

@@ -23,7 +23,7 @@ from chipwise.errors import InputError
 from chipwise.model.arch.arch import ArchSpec
 from chipwise.model.blocks.quantize import Packing
 from chipwise.model.kinds.table import form_of
-from chipwise.model.walk.calibration import Judge
+from chipwise.model.walk.calibration import Judge, Lessons
 from chipwise.model.walk.module import load, matrix_inputs, round_inputs
 from chipwise.training.data.recipe import Recipe
 from chipwise.training.data.text import load_corpus
@@ -33,8 +33,6 @@ from chipwise.training.loop.origin import data_spec
 
 if TYPE_CHECKING:
     from torch import nn
-
-    from chipwise.training.loop.learned_rounding import Distance
 
 TEXTS, TOKENS = 128, 128  # texts of each part, and most tokens of a text
 POOL, LESSON = 4096, 8  # texts of learned rounding, and of a batch of it
@@ -48,12 +46,12 @@ class Calibration:
     Attributes:
         packing: The inputs of its matrices.
         judge: The loss of rounded weights on other data.
-        distance: Returns the distance of a model from this one, for learned rounding.
+        lessons: Returns this model and training data for learned rounding.
     """
 
     packing: Packing
     judge: Judge
-    distance: Callable[[], Distance]
+    lessons: Callable[[], Lessons]
 
 
 def calibration(source: Source, place: Path, data: Data, *, fp8: bool = False) -> Calibration | None:
@@ -79,8 +77,8 @@ def calibration(source: Source, place: Path, data: Data, *, fp8: bool = False) -
         task = opened(run, data_of(place, run), source.arch)
         file, recipe = task.data(source.arch), build(Recipe, dict(task.recipe))
         found = calibrated(source.arch, source.weights, file, recipe, prepare=prepare)
-        lessons = partial(lessons_of, source.arch, source.weights, file, recipe)
-        return Calibration(packing=found[0], judge=found[1], distance=lessons)
+        learning = partial(lessons_of, source.arch, source.weights, file, recipe)
+        return Calibration(packing=found[0], judge=found[1], lessons=learning)
     if data is None:
         return None
     if not isinstance(tokenizer := source.tokenizer, Path) or not source.arch.vocab_size:
@@ -98,14 +96,12 @@ def calibration(source: Source, place: Path, data: Data, *, fp8: bool = False) -
         pairs = zip((_outputs(model, each) for each in judged), wanted, strict=True)
         return float(np.mean([_divergence(found, theirs, logits=logits) for found, theirs in pairs]))
 
-    def distance() -> Distance:
-        from chipwise.training.loop.learned_rounding import distance_from
-
+    def lessons() -> Lessons:
         pool = [*_encoded(tokenizer, corpus.train, longest, most=POOL)]
-        lesson = partial(_lesson, pool, rows_of=longest if source.arch.causal else None)
-        return distance_from(original, lesson, logits=logits)
+        batch = partial(_lesson, pool, rows_of=longest if source.arch.causal else None)
+        return Lessons(original=original, batch=batch, logits=logits)
 
-    return Calibration(packing=Packing(inputs=inputs), judge=judge, distance=distance)
+    return Calibration(packing=Packing(inputs=inputs), judge=judge, lessons=lessons)
 
 
 def _lesson(

@@ -246,7 +246,7 @@ class _Rounded:
 
 def _learned(given: _Rounded, method: str, budget_s: float, checkpoint: Path, on_progress: OnProgress) -> _Rounded:
     """``given`` after learned rounding, or ``given`` itself if that loses less and ``method`` leaves the choice."""
-    from chipwise.training.loop.learned_rounding import learn
+    from chipwise.training.loop.learned_rounding import distance_from, learn
 
     if (data := given.calibration) is None or given.choice is None:
         return given
@@ -254,7 +254,7 @@ def _learned(given: _Rounded, method: str, budget_s: float, checkpoint: Path, on
         given.design,
         given.source.weights,
         given.packing,
-        data.distance(),
+        distance_from(data.lessons()),
         cpu_budget_s=budget_s,
         path=checkpoint,
         on_progress=lambda share: on_progress("CPU seconds of learned rounding", int(share * budget_s), int(budget_s)),

@@ -6,6 +6,7 @@ import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -16,12 +17,30 @@ from chipwise.model.arch.design import Design
 from chipwise.model.blocks.quantisers import QUANTISERS
 from chipwise.model.blocks.quantize import Packing, Quantiser
 
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+
 AUTO, LEARNED = "auto", "learned"  # learned: of whole models, training/loop/learned_rounding.py
 LEARNED_CPU_S = 60.0  # usual CPU seconds of it
 METHODS = (AUTO, *QUANTISERS)
 """Names of quantisers in options and run files."""
 Judge = Callable[[ArchSpec, Mapping[str, AnyArray]], float]
 """The loss of a model with these weights on calibration data that no quantiser saw."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lessons:
+    """What a rounded model learns from: the original, its inputs, and what its outputs are.
+
+    Attributes:
+        original: The module whose outputs are wanted.
+        batch: Returns the inputs of the batch of this number; the module runs on each.
+        logits: Whether the outputs are logits.
+    """
+
+    original: nn.Module
+    batch: Callable[[int], Sequence[Tensor | AnyArray]]
+    logits: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -17,7 +17,7 @@ from chipwise.model.arch.arch import ArchSpec
 from chipwise.model.arch.design import Design
 from chipwise.model.blocks.quantize import NEAREST, Packing
 from chipwise.model.kinds.table import form_of
-from chipwise.model.walk.calibration import Judge, restored
+from chipwise.model.walk.calibration import Judge, Lessons, restored
 from chipwise.model.walk.module import load, matrix_inputs
 from chipwise.model.walk.weights import weight_shapes
 from chipwise.training.data.dataset import DataFile, Dataset, with_held
@@ -25,8 +25,6 @@ from chipwise.training.data.recipe import Recipe
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
-
-    from chipwise.training.loop.learned_rounding import Distance
 
 Weights = Mapping[str, AnyArray]
 BATCHES = 4  # of calibration data, and as many to judge quantisers by
@@ -96,21 +94,22 @@ def calibrated(
     return Packing(inputs=matrix_inputs(arch, weights, lambda model: losses(model, 0))), judge
 
 
-def lessons_of(arch: ArchSpec, weights: Weights, data: DataFile, recipe: Recipe) -> Distance:
-    """The distance of a model's outputs from those of these weights on training data, for learned rounding.
+def lessons_of(arch: ArchSpec, weights: Weights, data: DataFile, recipe: Recipe) -> Lessons:
+    """Training data for learned rounding, from batches that no quantiser saw.
 
     Raises:
         Unsupported: The model reads more than one input.
     """
-    from chipwise.training.loop.learned_rounding import distance_from
-
     opened = data.load()
     original = with_held(load(arch, weights), opened)
     if len(opened.batch(arch, recipe, 0, seed=0)) != 2:  # inputs and targets
         raise Unsupported(f"{arch.name} reads several inputs, which learned rounding does not support; choose gptq")
     own = replace(recipe, batch_windows=max(1, recipe.batch_windows // 2))
-    lesson = lambda number: [opened.batch(arch, own, LESSONS + number, seed=0)[0]]  # noqa: E731
-    return distance_from(original, lesson, logits=form_of(arch).outputs == "logits")
+    return Lessons(
+        original=original,
+        batch=lambda number: [opened.batch(arch, own, LESSONS + number, seed=0)[0]],
+        logits=form_of(arch).outputs == "logits",
+    )
 
 
 def rounded(weight_NK: Tensor, weight_format: str, packing: Packing = NEAREST, name: str = "") -> Tensor:

@@ -14,7 +14,7 @@ References:
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -28,6 +28,7 @@ from chipwise.core.digest import digest
 from chipwise.errors import TrainingDiverged
 from chipwise.model.arch.design import Design
 from chipwise.model.blocks.quantize import Grid, Packed, Packing, Quantiser, levels, pack_integers
+from chipwise.model.walk.calibration import Lessons
 from chipwise.model.walk.module import load
 from chipwise.training.loop.checkpoint import fingerprint, read_state, write_state
 
@@ -75,22 +76,20 @@ class _Rounded(nn.Module):
         return pack_integers(self.form, values, scales, self.k, self.zeros[..., 0].numpy() if self.free else None)
 
 
-def distance_from(
-    original: nn.Module, lesson: Callable[[int], Sequence[Tensor | AnyArray]], *, logits: bool
-) -> Distance:
-    """The mean distance of a model's outputs from the original's on the inputs that ``lesson`` returns for a number.
+def distance_from(lessons: Lessons) -> Distance:
+    """The mean distance of a model's outputs from the original's on the inputs of a batch.
 
     Of logits it is the KL divergence in nats for each position; of other outputs the relative squared difference.
     """
 
     def distance(model: nn.Module, number: int) -> Tensor:
         parts = []
-        for each in lesson(number):
+        for each in lessons.batch(number):
             inputs = torch.as_tensor(each)
             with torch.no_grad():
-                wanted = _outputs(original, inputs)
+                wanted = _outputs(lessons.original, inputs)
             found = _outputs(model, inputs)
-            if logits:
+            if lessons.logits:
                 ours, theirs = (torch.log_softmax(x, dim=-1).flatten(end_dim=-2) for x in (found, wanted))
                 parts.append(nn.functional.kl_div(ours, theirs, log_target=True, reduction="batchmean"))
             else:

@@ -14,7 +14,7 @@ from chipwise.model.arch.arch import uniform
 from chipwise.model.arch.design import Design
 from chipwise.model.blocks.quantisers import searched
 from chipwise.model.blocks.quantize import GRID, Grid, Packing
-from chipwise.model.walk.calibration import restored
+from chipwise.model.walk.calibration import Lessons, restored
 from chipwise.model.walk.module import load
 from chipwise.training.loop.learned_rounding import Distance, Learned, distance_from, learn
 
@@ -32,7 +32,7 @@ class Run:
     """A descent whose clock counts its steps."""
 
     def __init__(self, distance: Distance | None = None, stop_at: int | None = None) -> None:
-        self.distance = distance or distance_from(load(ARCH, WEIGHTS), lesson, logits=True)
+        self.distance = distance or distance_from(Lessons(original=load(ARCH, WEIGHTS), batch=lesson, logits=True))
         self.stop_at, self.steps, self.shares = stop_at, 0, []
 
     def step(self, model: torch.nn.Module, number: int) -> torch.Tensor:
@@ -109,6 +109,6 @@ def test_distances_by_pencil() -> None:
     torch.nn.init.zeros_(even.weight)
     uneven.weight.data = torch.tensor([[0.0], [np.log(3)]], dtype=torch.float32)
     ones = lambda number: [np.ones((4, 1, 1), np.float32)]  # noqa: E731
-    nats = distance_from(uneven, ones, logits=True)(even, 0)
+    nats, share = (distance_from(Lessons(original=uneven, batch=ones, logits=each))(even, 0) for each in (True, False))
     assert float(nats.detach()) == pytest.approx(0.75 * np.log(1.5) + 0.25 * np.log(0.5))
-    assert float(distance_from(uneven, ones, logits=False)(even, 0).detach()) == pytest.approx(1)
+    assert float(share.detach()) == pytest.approx(1)
