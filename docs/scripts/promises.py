@@ -33,11 +33,13 @@ COMMANDS = {  # in this order, in one folder; quotation marks as in a shell
     "init phone": "init phone",
     "init ranking": "init ranking",
     "init vision": "init vision",
+    "init orders": "init orders",
     "search": "search smoke.yaml",
     "space": "space smoke.yaml",
     "space phone": "space phone.yaml",
     "space vision": "space vision.yaml",
     "space ranking": "space ranking.yaml",
+    "space orders": "space orders.yaml",
     "gptq": "export runs/smoke --to onnx --weights int4 --method gptq --out smoke-int4",
     "onnx": "export runs/smoke --to onnx --out smoke-onnx",
     "kit": "kit runs/smoke",
@@ -118,7 +120,7 @@ PROMISES = (
     Promise(5, "Attention in tiles that stay on the chip.", "explain", r"attention\.attend.*?\d+ %"),
     Promise(6, "Widths that suit the chip's tiles.", "sheet", r"tile\.fp8 +\S+",
             "spaces that propose only such widths by default"),
-    Promise(7, "Norm before each block.", "space", DISTINCT, "place and kind of norm as choices"),
+    Promise(7, "Norm before each block.", "space orders", r"(?m)(d\d+ L\d .*?norm:\w+ .*)$"),
     Promise(8, "The activation function is a choice of each layer.", "space", CHOSEN),
     Promise(9, "Formats of weights, activations and cache for a chip.", "formats", TPOT, ALL_THREE),
     Promise(10, "Post-training rounding with calibration data, and GGUF files.", "gptq", r"rounded by: .*",
@@ -189,7 +191,7 @@ PROMISES = (
             "a result of a real phone; the run says which limit fails, and by how much"),
     Promise(56, "Grouped projections in place of dense ones.", "space",
             DISTINCT, instead="grouped projections in spaces"),
-    Promise(57, "The order of attention and feed-forward.", "space", DISTINCT, instead="order and omission of both"),
+    Promise(57, "The order of attention and feed-forward.", "space orders", r"(?m)(d\d+ L\d .*?-none.*)$"),
     Promise(58, "Fewer heads, wider feed-forward.", "explain", r"\d+ KV heads -> \d+"),
     Promise(59, "A search that beats luck.", "strategies", r"random +as a baseline",
             "real trainings, where it was equal to random search"),
@@ -266,7 +268,7 @@ def run_all(wanted: set[str]) -> dict[str, str]:
 def before(name: str) -> list[str]:
     """The commands that write the files which the command ``name`` reads."""
     files = re.findall(r"[\w/]+\.(?:yaml|json)|runs/smoke", COMMANDS[name])
-    writers = {f"{stem}.yaml": f"init {stem}" for stem in ("smoke", "agent", "phone", "ranking", "vision")}
+    writers = {f"{stem}.yaml": f"init {stem}" for stem in ("smoke", "agent", "phone", "ranking", "vision", "orders")}
     writers |= {"runs/smoke": COMMANDS["search"], "plan.json": COMMANDS["plan"]}
     found = [writers[file] for file in files if file in writers and writers[file] != COMMANDS[name]]
     return found + ([COMMANDS["init smoke"]] if COMMANDS["search"] in found else [])

@@ -15,13 +15,14 @@ from chipwise.model.arch.ends import LmHead, Tokens
 from chipwise.model.arch.feed_forward import Activation, FeedForward
 from chipwise.model.arch.layer import Layer
 from chipwise.model.arch.mixers import Attention
-from chipwise.model.arch.trunk import NormKind
+from chipwise.model.arch.trunk import NormKind, NormPlace
 
 Positions = Literal["rope", "learned", "none"]
 
 ACTIVATIONS: tuple[Activation, ...] = ("relu", "gelu", "gelu_tanh", "silu")
 POSITIONS: tuple[Positions, ...] = ("rope", "rope", "learned", "none")
 NORMS: tuple[NormKind, ...] = ("rmsnorm", "layernorm")
+PLACES: tuple[NormPlace, ...] = ("pre", "pre", "post", "both")
 HEAD_SIZES: dict[Positions, tuple[bool, tuple[int, ...]]] = {
     "rope": (True, (16, 32, 48)),
     "learned": (False, (8, 16, 24)),
@@ -66,7 +67,7 @@ def feed_forwards(draw: st.DrawFn) -> FeedForward:
 
 @st.composite
 def arch_specs(draw: st.DrawFn, *, max_layers: int = 4) -> ArchSpec:
-    """Strategy for decoders whose layers may differ, lack a block, or share weights."""
+    """Strategy for decoders whose layers may differ, lack a block, or share weights, with norms in every place."""
     positions = draw(st.sampled_from(POSITIONS))
     layers: list[Layer] = []
     for i in range(draw(st.integers(1, max_layers))):
@@ -85,7 +86,7 @@ def arch_specs(draw: st.DrawFn, *, max_layers: int = 4) -> ArchSpec:
                 ffn_conv=0 if missing == "ffn" else draw(convs),
             )
         )
-    norm = draw(st.sampled_from(NORMS))
+    norm, place = draw(st.sampled_from(NORMS)), draw(st.sampled_from(PLACES))
     return ArchSpec(
         name="drawn",
         stem=Tokens(vocab_size=draw(st.sampled_from((11, 40)))),
@@ -98,6 +99,8 @@ def arch_specs(draw: st.DrawFn, *, max_layers: int = 4) -> ArchSpec:
         norm_eps=draw(st.sampled_from((1e-6, 1e-5))),
         positions=positions,
         rope_theta=draw(st.sampled_from((10_000.0, 500_000.0))),
+        norm_place=place,
+        final_norm=place != "post",
     )
 
 

@@ -111,6 +111,7 @@ def _refuse(arch: ArchSpec) -> None:
     others = sorted({("gated " if f.gated else "plain ") + f.activation for f in ffns} - {"gated silu"})
     faults = {
         f"norm: {arch.norm}": arch.norm != "rmsnorm",
+        f"norm_place: {arch.norm_place}": arch.norm_place != "pre",
         f"positions: {arch.positions}": arch.positions != "rope",
         "convolutions before blocks": any(layer.convs for layer in arch.layers),
         "attention windows": any(attention.window is not None for attention in attentions),
@@ -121,7 +122,7 @@ def _refuse(arch: ArchSpec) -> None:
     if found:
         raise Unsupported(
             f"GGUF cannot hold {arch.name}: llama.cpp's llama and deci have no {'; no '.join(found)}. They compute "
-            f"RMSNorm, rotary positions, heads of one size and gated silu (swiglu); {ELSEWHERE}"
+            f"RMSNorm before blocks, rotary positions, heads of one size and gated silu (swiglu); {ELSEWHERE}"
         )
     normed = [attention for attention in attentions if attention.qk_norm]
     equal = len(attentions) == len(arch.layers) and len(set(attentions)) == 1 == len(set(ffns))

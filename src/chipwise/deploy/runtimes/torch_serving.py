@@ -129,11 +129,12 @@ class Serving(nn.Module):
         for i, (owner, layer) in enumerate(zip(model.order, model.arch.layers, strict=True)):
             module: Any = model.layers[owner]
             if layer.attention is not None:
-                h_BTD = self._conv(i, "attention_conv", module.attention_norm(x_BTD), positions_T)
+                h_BTD = self._conv(i, "attention_conv", module.read("attention", x_BTD), positions_T)
                 y_BTD = self._attention(i, module.attention, h_BTD, positions_T, seen, masked)
-                x_BTD = x_BTD + y_BTD
+                x_BTD = module.added("attention", x_BTD, y_BTD)
             if layer.ffn is not None:
-                x_BTD = x_BTD + module.ffn(self._conv(i, "ffn_conv", module.ffn_norm(x_BTD), positions_T))
+                h_BTD = self._conv(i, "ffn_conv", module.read("ffn", x_BTD), positions_T)
+                x_BTD = module.added("ffn", x_BTD, module.ffn(h_BTD))
         return F.linear(model.norm(x_BTD[:, -1]), model.head_table)
 
     def _conv(self, number: int, name: str, x_BTD: Tensor, positions_T: Tensor) -> Tensor:

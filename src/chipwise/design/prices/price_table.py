@@ -163,11 +163,12 @@ class PriceTable:
         self._prefill_columns = 0
         spec = space.spec
         self._first = (spec.head_size[0], spec.attention_choices()[0])
-        # Prices of blocks depend on the head's weight format, for images on the positions after the stem, for ranking
-        # requests on the kind of attention; the number of steps multiplies a pass.
+        # Prices of blocks depend on the head's weight format and on norms, for images on the positions after the stem,
+        # for ranking requests on the kind of attention; the number of steps multiplies a pass.
         own = spec.kind.choices
         decoded = LATENTS in own  # decoded once per image, so its share of a pass depends on their number
-        self._apart = ("weights", *(name for name in own if name != "steps" or decoded))
+        norms = (name for name in ("norm", "norm_place") if name in spec.globals)
+        self._apart = ("weights", *norms, *(name for name in own if name != "steps" or decoded))
         self._chosen: dict[str, Any] = {}  # current choices of these while blocks are priced
         self._lookups: dict[int, Lookup] = {}
 
@@ -298,7 +299,8 @@ class PriceTable:
         self, d_model: int, head: str, formats: list[str], layers: list[Layer], vocab_size: int, tied: bool
     ) -> Design:
         spec = self.space.spec
-        whole = Whole(name="model", d_model=d_model, norm=spec.norm, max_tokens=spec.max_tokens)
+        norm, place = (self._chosen.get(each, spec.usual(each)) for each in ("norm", "norm_place"))
+        whole = Whole(name="model", d_model=d_model, norm=norm, max_tokens=spec.max_tokens, norm_place=place)
         chosen = {**self._chosen, "vocab_size": vocab_size, "tie_embeddings": tied}
         arch = spec.kind.arch(chosen, layers, whole)
         return Design(arch=arch, weights=formats_word(formats, head))

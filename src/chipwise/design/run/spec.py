@@ -400,6 +400,8 @@ class RunSpec:
                 "the supernet is trained on this machine; give train: {on: local} and a budget of CPU time",
                 field="quality.method",
             )
+        if self.quality.chosen == "supernet" and {"norm", "norm_place"} & set(self.space.globals):
+            raise SpecError("models that share weights have one kind and place of norms", field="space.norm")
         self._require_known()
         by_law = self.quality.chosen == "law"
         metric = self.task_settings.metric
@@ -457,6 +459,8 @@ class RunSpec:
                 "a search by law trains and measures nothing; name the device to design for, such as h100-sxm",
                 field="target.device",
             )
+        if self.space.norm_place != ("pre",) or len(self.space.norms) > 1:
+            raise SpecError("laws of loss are of models with one kind of norm before blocks", field="space.norm_place")
         if "none" in (*self.space.layer.heads, *self.space.layer.ffn):
             raise SpecError(
                 "laws of loss know no layers without a block (none); search by training", field="space.layer"

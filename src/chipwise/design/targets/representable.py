@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import importlib.util
+import itertools
+from dataclasses import replace
 
 from chipwise.deploy.export.gguf import layout
 from chipwise.design.targets.formats import format_there, suffix_there
@@ -34,6 +36,9 @@ def check_space(space: SearchSpace, runtime: str) -> None:
     for conv in spec.conv:
         for kind in spec.layer.ffn:
             layout(_smallest(space, conv, kind))
+    one = _smallest(space, spec.conv[0], spec.layer.ffn[0])
+    for norm, place in itertools.product(spec.norms, spec.norm_place):
+        layout(replace(one, norm=norm, norm_place=place, final_norm=place != "post"))
 
 
 def _smallest(space: SearchSpace, conv: str, kind: str) -> ArchSpec:
@@ -52,5 +57,5 @@ def _smallest(space: SearchSpace, conv: str, kind: str) -> ArchSpec:
         d_model=spec.d_model[0],
         layers=(layer,),
         max_tokens=spec.max_tokens,
-        norm=spec.norm,
+        norm=spec.norms[0],
     )

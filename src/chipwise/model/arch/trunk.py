@@ -48,7 +48,9 @@ class Trunk:
     norm_bias: bool = False  # LayerNorm's bias; RMSNorm has none
     positions: Positions = "rope"
     rope_theta: float = 10_000.0
-    norm_place: NormPlace = "pre"  # norms before blocks, after them (BERT, OLMo 2), or both (Gemma 2)
+    # Norms before blocks, after them (of the sum, as in BERT; of the block alone if there is a final norm, as in
+    # OLMo 2), or both before and after each block (Gemma 2).
+    norm_place: NormPlace = "pre"
     norm_weight: bool = True  # False: norms without learned weights
     final_norm: bool = True
     embedding_norm: bool = False

@@ -143,6 +143,8 @@ def lower_layers(at: Pass, kind: Operators) -> None:
             at.put(place, kind.gate(at))
             if behind:
                 at.put(place, [("norm", lower_norm(at.arch, rows=at.rows, skip=True))])
+            if at.arch.norm_place == "both":
+                at.put(place, [("post_norm", lower_norm(at.arch, rows=at.rows, skip=False))])
             at.skip = not behind
 
 

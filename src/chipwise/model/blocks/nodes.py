@@ -131,7 +131,9 @@ def add_layers(s: Stream, kind: Nodes) -> None:
                 x = kind.drop(s, x, place)
             s.skip = kind.gate(s, at, _block(s, kind, at, block, x=x, key=key), place)
             if behind:
-                s.x = s.norm(f"{place}_norm")
+                s.x = s.norm(f"{place}_norm", f"{key}_norm")
+            if s.arch.norm_place == "both":
+                s.skip, _ = add_norm(s.graph, s.arch, f"{place}_post_norm", f"{key}_post_norm", s.skip, None)
 
 
 def _block(s: Stream, kind: Nodes, at: Place, block: Block, *, x: str, key: str) -> str:

@@ -30,6 +30,8 @@ def layer_shapes(arch: ArchSpec) -> Shapes:
             yield from _block(block, arch.d_model, place)
             if behind:
                 yield from norm(arch, f"{place}_norm")
+            if arch.norm_place == "both":
+                yield from norm(arch, f"{place}_post_norm")
 
 
 def norm(arch: ArchSpec, place: str) -> Shapes:

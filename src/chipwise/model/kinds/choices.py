@@ -10,6 +10,7 @@ from typing import Any, ClassVar, Literal
 from chipwise.model.arch.arch import ArchSpec
 from chipwise.model.arch.layer import AnyFeedForward, Layer
 from chipwise.model.arch.mixers import Attention
+from chipwise.model.arch.trunk import NormPlace
 
 Chosen = Mapping[str, Any]
 """Chosen values by the name of the choice, as in a run file."""
@@ -30,6 +31,7 @@ class Whole:
         name: The model's name in messages.
         d_model: The model's width.
         norm: The kind of norm.
+        norm_place: Where the norms of text models are.
         max_tokens: Most positions of a text; other kinds of models compute their positions from the choices.
     """
 
@@ -37,6 +39,7 @@ class Whole:
     d_model: int
     norm: Norm
     max_tokens: int
+    norm_place: NormPlace = "pre"
 
 
 class Choices(ABC):

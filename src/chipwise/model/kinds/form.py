@@ -75,6 +75,9 @@ def text_sketch(arch: ArchSpec) -> Sketch:
     shared = " shared" if any(layer.shares is not None for layer in arch.layers) else ""
     blocks = "both" if arch.layers[0].ffn_conv else "attention" if arch.layers[0].attention_conv else ""
     shared += f" conv:{blocks}" if blocks else ""
+    if arch.causal:
+        shared += " layernorm" if arch.norm == "layernorm" else ""
+        shared += "" if arch.norm_place == "pre" else f" norm:{arch.norm_place}"
     return Sketch(layers=shared, last=f"v{arch.vocab_size} {tied}", groups=True)
 
 

@@ -24,7 +24,7 @@ def family_of(arch: ArchSpec) -> str | None:
     alike = all(layer == first for layer in arch.layers)  # layers that share weights differ in ``shares``
     if attention is None or ffn is None or not alike or not ffn.gated or first.convs:
         return None
-    if arch.norm != "rmsnorm" or arch.positions != "rope":
+    if arch.norm != "rmsnorm" or arch.norm_place != "pre" or arch.positions != "rope":
         return None
     even = arch.d_model % attention.heads == 0
     if attention.qk_norm:

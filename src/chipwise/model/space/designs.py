@@ -29,7 +29,8 @@ def design_of(choices: Chosen, *, spec: SpaceSpec, name: str = "candidate") -> D
                 ffn_conv=spec.conv_taps if conv == "both" else 0,
             )
         )
-    whole = Whole(name=name, d_model=choices["d_model"], norm=spec.norm, max_tokens=spec.max_tokens)
+    norm, place = (choices.get(each, spec.usual(each)) for each in ("norm", "norm_place"))
+    whole = Whole(name=name, d_model=choices["d_model"], norm=norm, max_tokens=spec.max_tokens, norm_place=place)
     arch, head = kind.arch(choices, layers, whole), choices["weights"]
     return Design(arch=arch, weights=formats_word((layer.get("weights", head) for layer in choices["layers"]), head))
 

@@ -193,7 +193,7 @@ class SearchSpace:
         choices = {**choices, "layers": [self.spec.kind.completed(layer) for layer in choices["layers"]]}
         row = np.zeros(len(self.genes), dtype=np.int64)
         for name in self.spec.globals:
-            row[self.index[name]] = _find(self.genes[self.index[name]], choices.get(name, "none"))
+            row[self.index[name]] = _find(self.genes[self.index[name]], choices.get(name, self.spec.usual(name)))
         for layer, wanted in enumerate(choices["layers"]):
             for name in self.spec.layer_choices:
                 column = self._column(row, name, layer)
@@ -201,7 +201,7 @@ class SearchSpace:
         one: Rows = self.canonical(row)[0]
         found = self.choices(one)
         for name in (*self.spec.globals, "layers"):
-            if found[name] != choices.get(name, "none"):
+            if found[name] != choices.get(name, self.spec.usual(name)):
                 raise SpecError(f"{choices.get(name)!r} is ruled out by the space's ties or conditions", field=name)
         return one
 
@@ -209,7 +209,7 @@ class SearchSpace:
         """The canonical row, (genes,), closest to ``choices``, which may lie outside the space's lists."""
         row = np.zeros(len(self.genes), dtype=np.int64)
         for name in self.spec.globals:
-            row[self.index[name]] = _closest(self.genes[self.index[name]], [choices.get(name, "none")])
+            row[self.index[name]] = _closest(self.genes[self.index[name]], [choices.get(name, self.spec.usual(name))])
         layers = choices["layers"]
         for name in self.spec.layer_choices:
             members: dict[int, list[Any]] = {}

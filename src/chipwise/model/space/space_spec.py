@@ -14,6 +14,7 @@ from chipwise.core.fields import MOST, check_fields, later, positive
 from chipwise.errors import ChipwiseError, SpecError, nearest, short
 from chipwise.model.arch.feed_forward import Activation, FeedForward, MixtureOfExperts
 from chipwise.model.arch.layer import AnyFeedForward
+from chipwise.model.arch.trunk import NormPlace
 from chipwise.model.kinds.choices import NO_ATTENTION, Choices, Norm, Parts
 from chipwise.model.kinds.image.choices import ImageSpace
 from chipwise.model.kinds.ranking.choices import RankingSpace
@@ -130,7 +131,8 @@ class SpaceSpec:
     conv_taps: int = 4  # positions that a convolution reads
     layers: str | dict[str, str] = "each"
     conditions: tuple[Condition, ...] = field(default=())
-    norm: Norm = "rmsnorm"
+    norm: Norm | tuple[Norm, ...] = "rmsnorm"  # a list is a choice of text models
+    norm_place: tuple[NormPlace, ...] = later(("pre",))  # of text models
     max_tokens: int = 512
     image: ImageSpace | None = later(None)  # noqa: RUF009  (what images are, and the choices that only they have)
     ranking: RankingSpace | None = later(None)  # noqa: RUF009  (what requests hold, and the choices that only they have)
@@ -142,8 +144,8 @@ class SpaceSpec:
         if self.own is not None:
             self._read_own(self.own)
         positive(self, "max_tokens")
-        for name in (*GLOBALS, "conv"):
-            _checked(name, getattr(self, name))
+        for name in (*GLOBALS, "conv", "norm", "norm_place"):
+            _checked(name, self.values(name))
         if max(self.depth) > MOST_LAYERS:
             raise SpecError(f"at most {MOST_LAYERS} layers, not {short(max(self.depth))}", field="depth")
         if self.conv_taps < 2:
@@ -237,7 +239,9 @@ class SpaceSpec:
             raise SpecError(f"{own.noun} have no vocabulary; leave it out", field="vocab_size")
         if self.layer.kv_heads:
             raise SpecError(f"{own.noun} have as many KV heads as heads; leave it out", field="layer.kv_heads")
-        for name, only in (("sharing", ("none",)), ("conv", ("none",))):
+        if not isinstance(self.norm, str):
+            raise SpecError(f"{own.models} have one kind of norm; write norm: {self.norms[0]}", field="norm")
+        for name, only in (("sharing", ("none",)), ("conv", ("none",)), ("norm_place", ("pre",))):
             if getattr(self, name) != only:
                 raise SpecError(f"is not possible for {own.noun}; leave it out", field=name)
         if any(kind in EXPERTS for kind in self.layer.ffn):
@@ -270,8 +274,20 @@ class SpaceSpec:
 
     @property
     def globals(self) -> tuple[str, ...]:
-        """Choices for the whole model, including those of convolutions and of the kind if they are listed."""
-        return (*GLOBALS, *(() if self.conv == ("none",) else ("conv",)), *self.kind.choices)
+        """Choices for the whole model, including those of convolutions, norms and of the kind if they are listed."""
+        listed = {"conv": self.conv != ("none",), "norm": not isinstance(self.norm, str)}
+        listed["norm_place"] = self.norm_place != ("pre",)
+        return (*GLOBALS, *(name for name, chosen in listed.items() if chosen), *self.kind.choices)
+
+    @property
+    def norms(self) -> tuple[Norm, ...]:
+        """The possible kinds of norm."""
+        return (self.norm,) if isinstance(self.norm, str) else self.norm
+
+    def usual(self, name: str) -> str:
+        """The value of a global choice that a design may leave out, such as a reference design."""
+        values = self.values(name) if name in ("norm", "norm_place") else ("none",)
+        return next((value for value in values if value in ("rmsnorm", "pre")), str(values[0]))
 
     @property
     def layer_choices(self) -> tuple[str, ...]:
@@ -289,6 +305,8 @@ class SpaceSpec:
             return self.attention_choices()
         if name == LAYER_WEIGHTS:
             return self.layer.weights or ()
+        if name == "norm":
+            return self.norms
         if name in self.kind.choices:
             return tuple(getattr(self.kind, name))
         return tuple(getattr(self.layer if name in LAYER_CHOICES else self, name))

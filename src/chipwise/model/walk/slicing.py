@@ -27,7 +27,7 @@ def cuts(sub: ArchSpec, whole: ArchSpec) -> dict[str, Cut]:
         SpecError: ``sub`` does not fit into ``whole``; the error names the field.
         Unsupported: chipwise does not build one of the models.
     """
-    for name in ("norm", "positions", "norm_bias"):
+    for name in ("norm", "norm_place", "positions", "norm_bias"):
         if getattr(sub, name) != getattr(whole, name):
             raise SpecError(f"{getattr(sub, name)} differs from the whole's {getattr(whole, name)}", field=name)
     form_of(sub).check_cut(sub, whole)

@@ -67,7 +67,8 @@ def memory_parts(design: Design, workload: Workload, *, runtime: str = "") -> Me
     ends = [*shapes, *arch.head.matrices(arch, arch.stem)]
     vectors = arch.stem.parameters(arch.d_model) - sum(into * outputs for into, outputs in shapes)
     vectors += arch.head.vector_parameters(arch, arch.stem)
-    table = 4 * (vectors + (1 + arch.crosses) * arch.norm_parameters())
+    table = 4 * (vectors + (arch.final_norm + arch.embedding_norm + arch.crosses) * arch.norm_parameters())
+    norms = (2 if arch.norm_place == "both" else 1) * arch.norm_parameters()
     if arch.positions == "learned":
         table += 4 * arch.max_tokens * arch.d_model
     formats = design.formats
@@ -88,7 +89,7 @@ def memory_parts(design: Design, workload: Workload, *, runtime: str = "") -> Me
                 continue
             if layer.shares is None:
                 matrices[weights] += block_matrix_bytes(block, arch.d_model, weights)
-                table += 4 * (arch.norm_parameters() + block_vector_parameters(block, arch.d_model))
+                table += 4 * (norms + block_vector_parameters(block, arch.d_model))
                 if isinstance(block, Attention) and block.relative_buckets:
                     table += 4 * block.heads * arch.stem.own_biases(block.relative_buckets)
             kv += block_kv_bytes(block, workload) if arch.causal else 0

@@ -27,7 +27,7 @@ def whole_of(archs: Iterable[ArchSpec], *, name: str = "whole") -> ArchSpec:
     if not archs:
         raise InputError("no design is given to share weights")
     one = archs[0]
-    for field in ("norm", "norm_bias", "norm_eps", "positions", "rope_theta"):
+    for field in ("norm", "norm_place", "norm_bias", "norm_eps", "positions", "rope_theta"):
         kinds = {getattr(arch, field) for arch in archs}
         if len(kinds) > 1:
             raise InputError(f"designs that share weights must agree in {field}, not be {sorted(map(str, kinds))}")

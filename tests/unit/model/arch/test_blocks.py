@@ -176,7 +176,7 @@ UNBUILT: list[tuple[dict[str, Any], str]] = [
     ),
     ({"layers": (Layer(attention=Attention(heads=2, kv_heads=2, head_size=8, rope=False), ffn=None),)}, "rotary"),
     ({"layers": (dataclasses.replace(toy_arch().layers[0], parallel=True),)}, r"layers\[0\]\.parallel = True"),
-    ({"norm_place": "both"}, "norm_place = 'both' is not built"),
+    ({"norm_place": "post"}, "norm_place = 'post' with a final norm"),
     ({"head": Pooler()}, "head = 'pooler' is not built"),
 ]
 

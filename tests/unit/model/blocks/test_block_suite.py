@@ -54,7 +54,7 @@ def test_a_wrong_count_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
         block_suite.check_flops(toy_arch())
 
 
-@pytest.mark.parametrize("name", ["gpt2", "SmolLM2-135M", "Qwen2.5-0.5B", "Qwen3-0.6B"])
+@pytest.mark.parametrize("name", ["gpt2", "SmolLM2-135M", "Qwen2.5-0.5B", "Qwen3-0.6B", "gemma-3-270m"])
 def test_flops_of_one_layer_of_known_models(name: str) -> None:
     arch = resolve(name)
     small = dataclasses.replace(arch.of_vocabulary(64), layers=arch.layers[:1], max_tokens=64)

@@ -46,6 +46,8 @@ class TextChoices(Choices):
             layers=tuple(layers),
             max_tokens=whole.max_tokens,
             norm=whole.norm,
+            norm_place=whole.norm_place,
+            final_norm=whole.norm_place != "post",
         )
 
     def request_tokens(self, chosen: Chosen) -> int:

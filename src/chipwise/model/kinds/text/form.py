@@ -1,6 +1,6 @@
 """Text decoders that chipwise builds, trains and exports itself. For other decoders it only estimates costs.
 
-Such a model is pre-norm, with grouped-query attention and one feed-forward per layer, and a head over the vocabulary.
+Such a model has grouped-query attention, a feed-forward or both in each layer, and a head over the vocabulary.
 """
 
 from __future__ import annotations
@@ -15,11 +15,14 @@ from chipwise.model.arch.mixers import Attention
 from chipwise.model.kinds.form import Form, Modelling, random_tokens
 from chipwise.model.kinds.text import lower, weights
 
-_FREE = {"attention_conv", "ffn_conv"}  # ``later`` fields that are built
+_FREE = {"attention_conv", "ffn_conv", "norm_place"}  # ``later`` fields that are built
 
 
 def _departures(arch: ArchSpec) -> Iterator[str]:
-    yield from unbuilt(arch, free=_FREE)
+    after = arch.norm_place == "post"
+    yield from unbuilt(arch, free=_FREE | {"final_norm"} if after else _FREE)
+    if after and arch.final_norm:
+        yield "norm_place = 'post' with a final norm (OLMo 2) is not built"
 
     def in_layer(layer: Layer) -> Iterator[str]:
         yield from block_departures(layer, free=_FREE)

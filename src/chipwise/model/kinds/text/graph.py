@@ -50,7 +50,7 @@ def _drop(s: Stream, y: str, place: str) -> str:
 
 
 def _head(s: Stream) -> None:
-    add_head(s.graph, s.arch, s.norm("norm"))
+    add_head(s.graph, s.arch, s.end())
     s.graph.output("logits", ["batch", 1 if s.logits == "last" else "tokens", s.arch.vocab_size])
 
 

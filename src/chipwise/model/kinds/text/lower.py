@@ -37,7 +37,7 @@ def _attend(at: Pass, layer: int, block: Attention, weights: str, last: bool) ->
 
 
 def _head(at: Pass) -> None:
-    at.put_norm("norm")
+    at.put_end()
     at.put("head", [("", lower_head(at.arch, weights=at.head, rows=at.rows))])
 
 

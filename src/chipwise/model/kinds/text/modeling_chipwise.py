@@ -1,7 +1,7 @@
 """A decoder whose layers may differ from each other, for ``AutoModelForCausalLM`` with ``trust_remote_code=True``.
 
 Needs ``chipwise_blocks.py`` next to it. ``config.arch`` describes the layers: each has an attention block, a
-feed-forward block, or both, each with a norm before it and a residual connection; a layer may share the weights of an
+feed-forward block, or both, each with a residual connection and its norms; a layer may share the weights of an
 earlier one. Axes: B batch, T new tokens, S all tokens, N heads, H head size, D model width.
 """
 
@@ -94,33 +94,47 @@ class DecoderAttentionBlock(Projections):
 
 
 class DecoderLayer(nn.Module):
-    """One pre-norm residual layer."""
+    """One residual layer, with norms before its blocks, after the sums, or before and after each block."""
 
     def __init__(self, layer: dict[str, Any], arch: dict[str, Any], number: int) -> None:
         super().__init__()
-        self.attention_norm = self.attention = self.ffn_norm = self.ffn = None
+        self.attention = self.ffn = None
+        self.place = arch.get("norm_place", "pre")
         self.attention_conv, self.ffn_conv = (
             ShortConv(arch["d_model"], layer[name]) if layer.get(name) else None
             for name in ("attention_conv", "ffn_conv")
         )
         if layer["attention"] is not None:
             self.attention = DecoderAttentionBlock(layer["attention"], arch, number)
-            self.attention_norm = make_norm(arch)
         if layer["ffn"] is not None:
-            self.ffn_norm, self.ffn = make_norm(arch), FeedForwardBlock(layer["ffn"], arch, number)
+            self.ffn = FeedForwardBlock(layer["ffn"], arch, number)
+        for name in ("attention", "ffn"):
+            for place in ("norm", "post_norm") if self.place == "both" else ("norm",):
+                if layer[name] is not None:
+                    setattr(self, f"{name}_{place}", make_norm(arch))
+
+    def read(self, name: str, x_BTD: Tensor) -> Tensor:
+        """The input of the block ``name``: the residual stream, normed unless norms are only after the sums."""
+        return x_BTD if self.place == "post" else getattr(self, f"{name}_norm")(x_BTD)
+
+    def added(self, name: str, x_BTD: Tensor, y_BTD: Tensor) -> Tensor:
+        """The residual stream after the block ``name`` with the output ``y_BTD``."""
+        if self.place == "post":
+            return getattr(self, f"{name}_norm")(x_BTD + y_BTD)
+        return x_BTD + (getattr(self, f"{name}_post_norm")(y_BTD) if self.place == "both" else y_BTD)
 
     def forward(self, x_BTD: Tensor, at: Places, cache: DynamicCache | None, slots: Iterator[int]) -> Tensor:
         """The residual stream after the layer, which takes the next ``slots`` of ``cache``."""
-        if self.attention is not None and self.attention_norm is not None:
-            slot, h_BTD = next(slots), self.attention_norm(x_BTD)
+        if self.attention is not None:
+            slot, h_BTD = next(slots), self.read("attention", x_BTD)
             if self.attention_conv is not None:
                 h_BTD = self.attention_conv(h_BTD, at.real, cache, next(slots))
-            x_BTD = x_BTD + self.attention(h_BTD, at, cache, slot)
-        if self.ffn is not None and self.ffn_norm is not None:
-            h_BTD = self.ffn_norm(x_BTD)
+            x_BTD = self.added("attention", x_BTD, self.attention(h_BTD, at, cache, slot))
+        if self.ffn is not None:
+            h_BTD = self.read("ffn", x_BTD)
             if self.ffn_conv is not None:
                 h_BTD = self.ffn_conv(h_BTD, at.real, cache, next(slots))
-            x_BTD = x_BTD + self.ffn(h_BTD)
+            x_BTD = self.added("ffn", x_BTD, self.ffn(h_BTD))
         return x_BTD
 
 
@@ -142,7 +156,7 @@ class ChipwiseForCausalLM(TextModel, GenerationMixin):
             layer["attention"] is not None or layer.get("attention_conv") or layer.get("ffn_conv")
             for layer in arch["layers"]
         )
-        self.norm = make_norm(arch)
+        self.norm = make_norm(arch) if arch.get("final_norm", True) else nn.Identity()
         self.head = None if arch["tie_embeddings"] else nn.Linear(arch["d_model"], arch["vocab_size"], bias=False)
         self.post_init()
 

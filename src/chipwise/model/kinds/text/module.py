@@ -34,11 +34,13 @@ class Past:
 
 
 class LayerModule(nn.Module):
-    """One pre-norm residual layer."""
+    """One residual layer, with norms before its blocks, after the sums, or before and after each block."""
 
     def __init__(self, arch: ArchSpec, layer: Layer) -> None:
         super().__init__()
+        self.place = arch.norm_place
         self.attention_norm = self.attention = self.ffn_norm = self.ffn = None
+        self.attention_post_norm = self.ffn_post_norm = None
         self.attention_conv = ShortConv(arch.d_model, layer.attention_conv) if layer.attention_conv else None
         self.ffn_conv = ShortConv(arch.d_model, layer.ffn_conv) if layer.ffn_conv else None
         if layer.attention is not None:
@@ -47,6 +49,21 @@ class LayerModule(nn.Module):
         if layer.ffn is not None:
             self.ffn_norm = make_norm(arch)
             self.ffn = FeedForwardModule(layer.ffn, arch.d_model)
+        if self.place == "both":
+            self.attention_post_norm = None if layer.attention is None else make_norm(arch)
+            self.ffn_post_norm = None if layer.ffn is None else make_norm(arch)
+
+    def read(self, name: str, x_BTD: Tensor) -> Tensor:
+        """The input of the block ``name``: the residual stream, normed unless norms are only after the sums."""
+        normed: Tensor = x_BTD if self.place == "post" else getattr(self, f"{name}_norm")(x_BTD)
+        return normed
+
+    def added(self, name: str, x_BTD: Tensor, y_BTD: Tensor) -> Tensor:
+        """The residual stream after the block ``name`` with the output ``y_BTD``."""
+        if self.place == "post":
+            total: Tensor = getattr(self, f"{name}_norm")(x_BTD + y_BTD)
+            return total
+        return x_BTD + (getattr(self, f"{name}_post_norm")(y_BTD) if self.place == "both" else y_BTD)
 
     def forward(
         self, x_BTD: Tensor, angles: tuple[Tensor, Tensor] | None, cache: Cache | None
@@ -54,19 +71,19 @@ class LayerModule(nn.Module):
         """The residual stream after the layer, and the layer's new cache."""
         past, kept = list(cache or ()), list[Tensor]()  # in order: keys, values, the convolutions' inputs
         keys = (past.pop(0), past.pop(0)) if past and self.attention is not None else None
-        if self.attention is not None and self.attention_norm is not None:
-            h_BTD = self.attention_norm(x_BTD)
+        if self.attention is not None:
+            h_BTD = self.read("attention", x_BTD)
             if self.attention_conv is not None:
                 h_BTD, last = self.attention_conv(h_BTD, past.pop(0) if past else None)
                 kept.append(last)
             y_BTD, keys = self.attention(h_BTD, angles, keys)
-            x_BTD = x_BTD + y_BTD
-        if self.ffn is not None and self.ffn_norm is not None:
-            h_BTD = self.ffn_norm(x_BTD)
+            x_BTD = self.added("attention", x_BTD, y_BTD)
+        if self.ffn is not None:
+            h_BTD = self.read("ffn", x_BTD)
             if self.ffn_conv is not None:
                 h_BTD, last = self.ffn_conv(h_BTD, past.pop(0) if past else None)
                 kept.append(last)
-            x_BTD = x_BTD + self.ffn(h_BTD)
+            x_BTD = self.added("ffn", x_BTD, self.ffn(h_BTD))
         return x_BTD, (*(keys or ()), *kept) or None
 
 
@@ -86,7 +103,7 @@ class Transformer(nn.Module):
         self.positions = nn.Embedding(arch.max_tokens, arch.d_model) if learned else None
         self.layers = nn.ModuleDict({str(i): LayerModule(arch, layer) for i, layer in arch.owned_layers()})
         self.order = [str(i if layer.shares is None else layer.shares) for i, layer in enumerate(arch.layers)]
-        self.norm = make_norm(arch)
+        self.norm = make_norm(arch) if arch.final_norm else nn.Identity()
         self.head = None if arch.tie_embeddings else nn.Linear(arch.d_model, arch.vocab_size, bias=False)
         self._angles: dict[tuple[int, torch.device], tuple[Tensor, Tensor]] = {}
 

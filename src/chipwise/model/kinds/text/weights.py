@@ -14,7 +14,8 @@ def stem(arch: ArchSpec) -> Shapes:
 
 
 def head(arch: ArchSpec) -> Shapes:
-    """The last norm, and the head if it is not tied."""
-    yield from norm(arch, "norm")
+    """The last norm, if there is one, and the head if it is not tied."""
+    if arch.final_norm:
+        yield from norm(arch, "norm")
     if not arch.tie_embeddings:
         yield "head.weight", (arch.vocab_size, arch.d_model)

@@ -1,4 +1,4 @@
-"""Spaces of decoders whose layers may lack attention or a feed-forward, and so of every order of the two."""
+"""Spaces of decoders whose layers may lack a block, and so of every order of the two, and with several norms."""
 
 from __future__ import annotations
 
@@ -38,10 +38,25 @@ SPACES = {
     "formats": spec_of({"weights": ["fp32", "int8"]}, layers="alternating", weights=["int8", "fp32"]),
 }
 
+NORMS: dict[str, Any] = {"norm": ["layernorm", "rmsnorm"], "norm_place": ["post", "both", "pre"]}
+BOTH: dict[str, Any] = {"heads": [2, 4], "ffn": ["relu", "swiglu"]}
+NORMED = {
+    "norms": spec_of(BOTH, sharing=["none", "pairs"], weights=["fp32", "int8"], **NORMS),
+    "enumerated": spec_of(BOTH | {"heads": [2]}, depth=[1, 2], **NORMS),
+    "places": spec_of(BOTH, norm_place=["pre", "both"], conv=["none", "both"]),
+    "norms and missing blocks": spec_of(norm="layernorm", norm_place=["pre", "post"], layers="thirds"),
+    "one place": spec_of(BOTH, norm_place=["post"]),
+}
+
 
 class TestMissingBlocks(SpaceSuite):
     def spaces(self) -> dict[str, SpaceSpec]:
         return SPACES
+
+
+class TestNorms(SpaceSuite):
+    def spaces(self) -> dict[str, SpaceSpec]:
+        return NORMED
 
 
 def test_large_spaces_are_priced_by_two_tables(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -101,3 +116,66 @@ def test_layers_of_classifiers_have_both_blocks(layer: dict[str, Any]) -> None:
     image = {"size": 28, "classes": 10, "patch": [7]}
     with pytest.raises(SpecError, match="image classifiers have no layers without"):
         build(SpaceSpec, {"d_model": [32], "depth": [1], "layer": layer | {"ffn_width": [64]}, "image": image})
+
+
+def test_norms_are_choices_of_the_whole_model() -> None:
+    """Two kinds in three places are six times as many designs, and the line of a design names what is unusual."""
+    assert SearchSpace(spec_of(BOTH, **NORMS)).size() == 6 * SearchSpace(spec_of(BOTH)).size()
+    space = SearchSpace(spec_of(BOTH, **NORMS))
+    design = space.design(space.row(space.choices(np.zeros(len(space.genes), int)) | {"norm_place": "both"}))
+    assert (design.arch.norm, design.arch.norm_place, design.arch.final_norm) == ("layernorm", "both", True)
+    assert "layernorm norm:both" in summary(design)
+    with pytest.raises(Unsupported, match=r"no norm: layernorm; no norm_place: both.*ONNX and Hugging Face"):
+        layout(design.arch)
+
+
+def test_a_reference_design_has_the_usual_norm_of_the_space() -> None:
+    """Designs that name no norm have RMSNorm before blocks, where the space lists them."""
+    for changes, norm, place in (
+        (NORMS, "rmsnorm", "pre"),
+        ({"norm": "layernorm", "norm_place": ["both", "post"]}, "layernorm", "both"),
+    ):
+        space = SearchSpace(spec_of(BOTH, **changes))
+        choices = space.choices(np.zeros(len(space.genes), int))
+        bare = {name: value for name, value in choices.items() if name not in ("norm", "norm_place")}
+        for found in (space.design(space.nearest(bare)), space.design(space.row(bare))):
+            assert (found.arch.norm, found.arch.norm_place) == (norm, place)
+
+
+def test_norms_after_blocks_add_no_norm_before_the_head() -> None:
+    """Per block one norm (pre, post) or two (both) of d values; pre and both have one more before the head."""
+    found = {}
+    for place in NORMS["norm_place"]:
+        space = SearchSpace(spec_of(BOTH, depth=[3], norm_place=[place]))
+        found[place] = space.design(np.zeros(len(space.genes), int)).arch.parameters()
+    assert found["pre"] - found["post"] == 64
+    assert found["both"] - found["pre"] == 2 * 3 * 64
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"norm": ["layernorm", "layernorm"]}, "norm: a value is listed twice"),
+        ({"norm": []}, "norm: the list is empty"),
+        ({"norm": "batchnorm"}, "norm: 'batchnorm' is not one of these"),
+        ({"norm_place": "pre"}, "norm_place: must be a list"),
+        ({"norm_place": ["sandwich"]}, r"norm_place\[0\]: 'sandwich' is not one of these"),
+    ],
+)
+def test_unknown_norms_are_refused(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(SpecError, match=message):
+        spec_of(BOTH, **changes)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"norm": ["layernorm", "rmsnorm"]}, "norm: image classifiers have one kind of norm"),
+        ({"norm_place": ["post"]}, "norm_place: is not possible for"),
+    ],
+)
+def test_classifiers_have_one_kind_of_norm_before_blocks(changes: dict[str, Any], message: str) -> None:
+    image = {"size": 28, "classes": 10, "patch": [7]}
+    layer = {"heads": [2], "ffn_width": [64]}
+    with pytest.raises(SpecError, match=message):
+        build(SpaceSpec, {"d_model": [32], "depth": [1], "layer": layer, "image": image} | changes)
