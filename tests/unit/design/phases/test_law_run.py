@@ -80,8 +80,12 @@ def test_a_limit_out_of_reach_is_said(tmp_path) -> None:
         ({"objectives": {"bits_per_byte": "minimize"}}, "objectives: expected_loss: minimize"),
         ({"quality": {"method": "law", "plan_device": "no-such"}}, "quality.plan_device: unknown device"),
         ({"quality": {"method": "auto", "law": "runs.csv"}}, "quality.law: only valid for method: law"),
+        ({"space": RUN["space"] | {"norm": ["rmsnorm", "layernorm"]}}, "space.norm_place: laws of loss are of models"),
+        ({"space": RUN["space"] | {"norm_place": ["pre", "post"]}}, "space.norm_place: laws of loss are of models"),
+        ({"space": RUN["space"] | {"layer": RUN["space"]["layer"] | {"ffn": ["swiglu", "none"]}}},
+         "space.layer: laws of loss know no layers without a block"),
     ],
-)
+)  # fmt: skip
 def test_what_a_law_cannot_do_is_refused_with_its_field(change, message) -> None:
     with pytest.raises(SpecError, match=message):
         run_spec({**RUN, **change}, file="run.yaml")

@@ -54,6 +54,14 @@ def test_what_is_wrong_is_named(quality, said) -> None:
         spec(quality=quality)
 
 
+def test_models_with_different_norms_do_not_share_weights() -> None:
+    for choice in ({"norm": ["rmsnorm", "layernorm"]}, {"norm_place": ["pre", "both"]}):
+        space = PLAIN["space"] | choice
+        assert spec(space=space).quality.chosen == "short-training"
+        with pytest.raises(SpecError, match=r"space\.norm: models that share weights have one kind and place"):
+            spec(space=space, quality="supernet")
+
+
 @given(final_s=st.floats(1, 500), share=st.floats(1, 30))
 def test_a_proxy_run_trains_as_many_in_full_as_the_budget_holds(final_s, share) -> None:
     (rung,) = plan_finals(Allowance(unit="cpu", total=1e6, final=final_s, whole=True), final_s * share)

@@ -6,14 +6,19 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from chipwise.core.fields import build
 from chipwise.deploy.export.gguf import layout
 from chipwise.design.prices import lookup
 from chipwise.errors import SpecError, Unsupported
+from chipwise.model.kinds.text.module import Transformer
 from chipwise.model.space.designs import summary
 from chipwise.model.space.search_space import SearchSpace
 from chipwise.model.space.space_spec import SpaceSpec
+from chipwise.training.supernet.sliced import extract, part_of, with_weights
+from chipwise.training.supernet.whole import whole_of
+from support.block_suite import random_tokens, shaken
 from support.space_suite import SpaceSuite, check_prices
 
 LAYER: dict[str, Any] = {
@@ -86,6 +91,20 @@ def test_a_sandwich_is_a_design() -> None:
     assert (space.nearest(space.choices(row)) == row).all()
     with pytest.raises(Unsupported, match=r"not followed by a feed-forward.*ONNX and Hugging Face files hold it"):
         layout(design.arch)
+
+
+def test_layers_that_lack_a_block_share_the_weights_of_whole_layers() -> None:
+    """Every design computes the same on views of shared weights as on copies of its part."""
+    archs = [design.arch for design in SearchSpace(SPACES["thirds"]).drawn(6, 0)]
+    whole = whole_of(archs)
+    assert any(None in (layer.attention, layer.ffn) for arch in archs for layer in arch.layers)
+    weights = dict(shaken(whole, seed=0).state_dict())
+    for arch in archs:
+        alone, tokens = Transformer(arch), random_tokens(arch, length=9)
+        alone.load_state_dict(extract(arch, whole, weights))
+        with torch.no_grad():
+            shared = with_weights(arch, part_of(arch, whole, weights), lambda model, given=tokens: model(given)[0])
+            torch.testing.assert_close(shared, alone(tokens)[0])
 
 
 def test_nearest_of_a_dense_design_has_both_blocks() -> None:
