@@ -105,7 +105,10 @@ class Table:
             past=[(self.rows[i].tolist(), int(self.tokens[i]), float(self.losses[i])) for i in past],
             seed=SEED,
         )
-        loss = chooser.expected([], self.rows[others])[0] if past else chooser.law(self.rows[others])
+        loss = [
+            chooser.expected([], row, budget=tokens)[0][0] if past else chooser.law(row, budget=tokens)[0]
+            for row, tokens in zip(self.rows[others][:, None], self.tokens[others].tolist(), strict=True)
+        ]  # each after its own training, since designs read an example in different numbers of positions
         return float(kendalltau(loss, self.losses[others]).statistic)
 
 

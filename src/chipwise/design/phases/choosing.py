@@ -377,9 +377,12 @@ class Chooser:
         """Factor on bits per byte of ``rows``, (n,): 1, or more where soft limits are exceeded."""
         return 1.0 + self.problem.penalty(self.problem.price(rows)[1])
 
-    def law(self, rows: Rows) -> Float64Array:
-        """Bits per byte of ``rows`` after a full training by the scaling law, before anything was trained, (n,)."""
-        return self._law([])(rows)
+    def law(self, rows: Rows, *, budget: float | None = None) -> Float64Array:
+        """Bits per byte of ``rows`` by the scaling law, before this run trained anything, (n,).
+
+        ``budget`` is the length of the training, a full one unless given.
+        """
+        return self._law([])(rows, budget=budget)
 
     def law_of(self, choices: Mapping[str, object]) -> float:
         """Like :meth:`law` for a reference design, using the closest row."""
