@@ -17,6 +17,7 @@ VERIFIED = {
     "gguf": "llama.cpp (xllamacpp), cache in fp32",
     "onnx": "ONNX Runtime",
     "openvino": "OpenVINO",
+    "executorch": "ExecuTorch with XNNPACK, on an x86 processor",
     "transformers.js": "ONNX Runtime, on the same file; not in transformers.js",
     "hf": "transformers",
     "compressed-tensors": "transformers with the package compressed-tensors; not in vLLM",
@@ -26,8 +27,8 @@ HEAD = """# File formats
 <!-- written by docs/scripts/formats.py -->
 
 What `chipwise export --to` writes. After writing, the runtime in the second column computes the logits of a prompt and
-of 32 decode steps, which are compared with torch; `manifest.json` states the differences. On 2026-11-26 every "yes"
-below but those of compressed-tensors was run so in fp32, with random weights on an x86 processor: the greatest
+of 32 decode steps, which are compared with torch; `manifest.json` states the differences. On 2026-11-26 and 27 every
+"yes" below but those of compressed-tensors was run so in fp32, with random weights on an x86 processor: the greatest
 difference was 1.4e-6 of the largest logit.
 
 """
@@ -67,7 +68,7 @@ def page() -> str:
     for name, arch in blocks().items():
         held = holding(arch)
         lines.append(f"| {name} | {' | '.join('yes' if kind in held else '–' for kind in kinds)} |")
-    lines += ["", "Weight formats that differ by layer are written to `gguf`, `onnx` and `openvino`."]
+    lines += ["", "Weight formats that differ by layer are written to `gguf`, `onnx`, `openvino` and `executorch`."]
     return HEAD + "\n".join(lines) + "\n"
 
 

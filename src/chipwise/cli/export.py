@@ -1,4 +1,4 @@
-"""``chipwise export``: writes a model for llama.cpp, ONNX Runtime, OpenVINO, transformers, transformers.js or vLLM."""
+"""``chipwise export``: writes a model for other programs: llama.cpp, ONNX Runtime, OpenVINO, ExecuTorch, vLLM, …"""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from chipwise.cli import show, stages
 from chipwise.cli.output import print_table, put, say
 from chipwise.core import units
 from chipwise.core.layout import Column, Table
-from chipwise.errors import MissingExtra, Unsupported
+from chipwise.errors import MissingExtra, Unreachable, Unsupported
 
 
 def command(
@@ -24,8 +24,8 @@ def command(
         str,
         typer.Option(
             "--to",
-            help="gguf (llama.cpp, Ollama), onnx (ONNX Runtime), openvino, transformers.js, hf (transformers) or "
-            "compressed-tensors (vLLM); or several, separated by commas.",
+            help="gguf (llama.cpp, Ollama), onnx (ONNX Runtime), openvino, executorch, transformers.js, hf "
+            "(transformers) or compressed-tensors (vLLM); or several, separated by commas.",
         ),
     ],
     weights: Annotated[
@@ -75,7 +75,8 @@ def command(
 
     Prints sizes, the format of each part, how far the runtime's outputs differ from torch's, and what was not run; also
     in manifest.json. With several formats, those that lack a block are refused and the others are written.
-    GGUF files are checked with llama.cpp from the package xllamacpp (pip install 'chipwise[all]').
+    GGUF files are checked with llama.cpp from the package xllamacpp (pip install 'chipwise[all]'). ExecuTorch's tools
+    live in a Python environment of their own; without it, the message says how to make it.
     """
     kinds = [kind.strip() for kind in to.split(",") if kind.strip()]
     written, refused = [], {}
@@ -96,7 +97,7 @@ def command(
                     cpu_seconds=cpu_seconds,
                     on_progress=stages.silent if as_json else stages.Progress(),
                 )
-        except (Unsupported, MissingExtra) as error:
+        except (Unsupported, MissingExtra, Unreachable) as error:
             if len(kinds) == 1:
                 raise
             refused[kind] = str(error)

@@ -28,6 +28,7 @@ EXPORTERS = Table(
         "openvino": "chipwise.deploy.export.exporters:export_openvino",
         "browser": "chipwise.deploy.export.onnx:export",
         "llama.cpp": "chipwise.deploy.export.gguf:export",
+        "executorch": "chipwise.deploy.export.executorch:export",
         "torch": "chipwise.deploy.runtimes.torch_serving:export",
         "torch-compiled": "chipwise.deploy.runtimes.torch_serving:export",
         "torch-cuda": "chipwise.deploy.runtimes.torch_serving:export",
@@ -38,7 +39,10 @@ EXPORTERS = Table(
 )
 """``export(design, weights, path) -> Path`` by runtime; writes the file that the runtime's ``open`` reads."""
 PACKING = ("onnxruntime", "openvino", "browser", "llama.cpp")  # runtimes whose exporter accepts ``packing=``
-SUFFIXES = {"onnxruntime": ".onnx", "openvino": ".onnx", "browser": ".onnx", "llama.cpp": ".gguf", "fake": ".json"}
+SUFFIXES = {
+    **dict.fromkeys(("onnxruntime", "openvino", "browser"), ".onnx"),
+    **{"llama.cpp": ".gguf", "executorch": ".pte", "fake": ".json"},
+}
 REFERENCE = Design(arch=uniform(vocab_size=1024, d_model=128, depth=3, heads=4, ffn_width=256, max_tokens=32))
 """The reference model: 2.5 MB of FP32 weights, more than private caches hold, to slow down as candidates do."""
 MOST_LAYERS = 512  # in a model built for measuring; with more, loading its nodes takes a minute or longer

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 Weights = Mapping[str, AnyArray]
-NAMES = {"onnxruntime": "ONNX Runtime", "openvino": "OpenVINO"}
+NAMES = {"onnxruntime": "ONNX Runtime", "openvino": "OpenVINO", "executorch": "ExecuTorch"}
 ORIGINAL, STORED = "the original weights", "the weights as stored"
 PROMPT, STEPS = 16, 32  # tokens of a compared prompt, and the decode steps after it
 FEW_STEPS = 3  # where one reply of llama.cpp's server takes seconds

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from chipwise.core.arrays import Float32Array
 from chipwise.core.files import read_mapping, write_json
+from chipwise.deploy.export import executorch
 from chipwise.deploy.export.gguf import export as export_gguf
 from chipwise.deploy.export.gguf import layout
 from chipwise.deploy.export.gguf_read import GgufFile, read_weights
@@ -31,6 +32,7 @@ FORMATS = {
     "gguf": ("fp32", "fp16", "bf16", "int8", "int4"),
     "onnx": ("fp32", "int8", "int4"),
     "openvino": ("fp32", "int8", "int4"),
+    "executorch": executorch.FORMATS,
     "transformers.js": ("fp32", "int8", "int4"),
     "hf": ("fp32",),
     COMPRESSED: ("fp8", "int4"),
@@ -93,7 +95,11 @@ def holding(arch: ArchSpec) -> list[str]:
             found.append("gguf")
         if arch.causal and arch.head.writes and not any(layer.convs for layer in arch.layers):
             found.append("openvino")
-        return sorted(found) + ([COMPRESSED, "transformers.js"] if family_of(arch) is not None else [])
+        found.sort()
+        with suppress(Unsupported):
+            executorch.check_blocks(arch)
+            found.append("executorch")
+        return found + ([COMPRESSED, "transformers.js"] if family_of(arch) is not None else [])
     return []
 
 
@@ -106,7 +112,8 @@ def check_held(arch: ArchSpec, kind: str) -> None:
     if kind in (possible := holding(arch)):
         return
     try:
-        layout(arch) if kind == "gguf" else require_built(arch, work="exported")
+        check = {"gguf": layout, "executorch": executorch.check_blocks}.get(kind)
+        require_built(arch, work="exported") if check is None else check(arch)
         why = f"{arch.name}: a {form_of(arch).name} cannot be written as {kind}"
     except Unsupported as error:
         why = str(error)
@@ -136,11 +143,22 @@ def write_onnx(source: Source, design: Design, folder: Path, packing: Packing = 
     from chipwise.deploy.export.onnx import export
 
     export(design, source.weights, folder / "model.onnx", packing=packing, external_data=True)
-    names = ["model.onnx"]
-    if (folder / "model.onnx.data").is_file():
-        names.append("model.onnx.data")
+    names = ("model.onnx", "model.onnx.data")
+    return _with_tokenizer(source, folder, [name for name in names if (folder / name).is_file()])
+
+
+def write_executorch(
+    source: Source, design: Design, folder: Path, packing: Packing = NEAREST
+) -> tuple[list[str], list[str]]:
+    """Writes ``model.pte`` with the tokenizer and the folder's files about inputs and outputs."""
+    executorch.export(design, source.weights, folder / "model.pte")
+    return _with_tokenizer(source, folder, ["model.pte"])
+
+
+def _with_tokenizer(source: Source, folder: Path, names: list[str]) -> tuple[list[str], list[str]]:
+    """The names and those of the files about text, inputs and outputs, which it adds; and remarks on the tokenizer."""
     extra, notes = dict(_beside(source)), []
-    arch, tokenizer = design.arch, source.tokenizer
+    arch, tokenizer = source.arch, source.tokenizer
     if isinstance(tokenizer, Path):
         extra |= read_tokenizer(tokenizer, max_tokens=arch.max_tokens, encoder=form_of(arch).gives == "mean").files
     elif tokenizer is not None:

@@ -17,6 +17,7 @@ from typing import Literal, NamedTuple, Protocol, TypedDict, runtime_checkable
 import numpy as np
 import numpy.typing as npt
 
+from chipwise.core.environments import lacking
 from chipwise.core.tables import Table
 from chipwise.errors import MeasurementError, UnknownName
 from chipwise.hardware.runtime import runtime_named
@@ -152,6 +153,7 @@ RUNTIMES = Table(
         "openvino": "chipwise.deploy.runtimes.openvino:OpenVino",
         "browser": "chipwise.deploy.runtimes.browser:Browser",
         "llama.cpp": "chipwise.deploy.runtimes.llama_cpp:LlamaCpp",
+        "executorch": "chipwise.deploy.runtimes.executorch:ExecuTorch",
         "torch": "chipwise.deploy.runtimes.torch:TorchRuntime",
         "torch-compiled": "chipwise.deploy.runtimes.torch:TorchCompiled",
         "torch-cuda": "chipwise.deploy.runtimes.torch:TorchCuda",
@@ -170,6 +172,7 @@ class Needs:
     extra: str  # installs the module: pip install 'chipwise[extra]'
     gpu: bool = False
     programs: tuple[str, ...] = ()  # one of them must be on the path, or be named by ``CHIPWISE_BROWSER``
+    environment: str = ""  # a Python environment of its own, see ``core/environments.py``
     loading_s: float = 0.0  # time to load a model in addition to reading it, on a busy machine
     models_per_start: int = 1  # of a calibration, in one process, for runtimes that take seconds to start
 
@@ -180,6 +183,7 @@ NEEDS = {
     "openvino": Needs(module="openvino", extra="openvino"),
     "browser": Needs(module="onnx", extra="search", programs=BROWSERS, loading_s=60.0, models_per_start=5),
     "llama.cpp": Needs(module="llama_cpp", extra="llama-cpp"),
+    "executorch": Needs(module="torch", extra="search", environment="executorch", loading_s=60.0, models_per_start=5),
     "torch": Needs(module="torch", extra="search"),
     "torch-compiled": Needs(module="torch", extra="search", loading_s=300.0),
     "torch-cuda": Needs(module="torch", extra="search", gpu=True),
@@ -242,6 +246,8 @@ def missing(runtime: str) -> str | None:
         return f"{needs.module} is not installed; it comes with: pip install 'chipwise[{needs.extra}]'"
     if needs.programs and program_of(needs.programs) is None:
         return f"none of {', '.join(needs.programs)} is on the PATH; install one, or name it in CHIPWISE_BROWSER"
+    if needs.environment and (lack := lacking(needs.environment)):
+        return lack
     if needs.gpu and not any(Path("/dev").glob("nvidia[0-9]*")):
         return "there is no GPU"
     return None

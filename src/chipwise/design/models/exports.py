@@ -26,6 +26,7 @@ from chipwise.deploy.export.sources import (
     Source,
     Writer,
     check_held,
+    write_executorch,
     write_gguf,
     write_hf,
     write_onnx,
@@ -49,6 +50,7 @@ USUAL = {
     "onnx": "fp32",
     "hf": "fp32",
     "openvino": "fp32",
+    "executorch": "fp32",
     "transformers.js": "fp32",
     COMPRESSED: "int4",
 }  # default weight formats for models without one
@@ -57,6 +59,7 @@ WRITERS: Mapping[str, Writer] = {
     "onnx": write_onnx,
     "hf": write_hf,
     "openvino": write_onnx,
+    "executorch": write_executorch,
     "transformers.js": write_transformers_js,
     COMPRESSED: write_compressed,
 }
@@ -69,6 +72,7 @@ _RUN = {
     "gguf": 'llama-cli -m {folder}/model.gguf -p "The capital of France is"',
     "onnx": "chipwise measure {folder}/model.onnx",
     "openvino": "chipwise measure {folder}/model.onnx --runtime openvino",
+    "executorch": "chipwise measure {folder}/model.pte --runtime executorch",
     "hf": "python -c \"import transformers; transformers.{auto}.from_pretrained('{folder}', trust_remote_code=True)\"",
     "transformers.js": "node -e \"import('@huggingface/transformers').then(async t => console.log(await (await "
     "t.pipeline('text-generation', '{folder}'))('The capital of France is')))\"",
@@ -77,6 +81,7 @@ _RUN = {
 """One command that loads the files of each type."""
 _NOT_RUN = {
     "openvino": (),
+    "executorch": ("on a phone: ExecuTorch ran the file on this machine's processor",),
     "transformers.js": ("in transformers.js or a browser: ONNX Runtime ran the same file here",),
     COMPRESSED: ("in vLLM",),
     "gguf": ("with a cache in FP16, llama.cpp's default",),
@@ -141,8 +146,8 @@ def export(
     Args:
         model: A run's folder (its winner is written), a winner's folder, a Hugging Face folder with weights, or a
             ``.gguf`` file.
-        to: ``gguf`` (llama.cpp, Ollama), ``onnx`` (ONNX Runtime), ``hf`` (transformers) or ``compressed-tensors``
-            (transformers, vLLM).
+        to: ``gguf`` (llama.cpp, Ollama), ``onnx`` (ONNX Runtime), ``openvino``, ``executorch``, ``transformers.js``,
+            ``hf`` (transformers) or ``compressed-tensors`` (transformers, vLLM).
         weights: Weight format: ``fp32``, ``fp16``, ``bf16``, ``int8``, ``fp8`` or ``int4``, if the file type has it;
             for GGUF also ``q8_0`` and ``q4_0``; or one for each layer and the head (``int4/int8 head:int8``). Default:
             a winner's own, else fp16 for GGUF, int4 for compressed-tensors and fp32 for the others.
@@ -164,6 +169,7 @@ def export(
         StudyError: The run has no winner yet.
         Unsupported: The file type cannot hold a block of the model; the message says which type can.
         MissingExtra: A package is not installed.
+        Unreachable: The environment of ``executorch`` is missing; the message says how to make it.
         StorageError: The files cannot be written.
     """
     kind = _kind(to)
@@ -191,7 +197,7 @@ def export(
             f"in {AUTO}, not for {kind} by {method}"
         )
     checkpoint = folder.with_name(f".{folder.name}.{LEARNED}.safetensors")
-    given = _rounded(source, place, design, method, data, grid)
+    given = _rounded(kind, source, place, design, method, data, grid)
     if budget_s and given.choice is not None:
         given = _learned(given, method, budget_s, checkpoint, on_progress)
     with _staged(folder) as stage:
@@ -268,11 +274,15 @@ def _learned(given: _Rounded, method: str, budget_s: float, checkpoint: Path, on
     )
 
 
-def _rounded(source: Source, place: Path, design: Design, method: str, data: Data, grid: Grid) -> _Rounded:
+def _rounded(kind: str, source: Source, place: Path, design: Design, method: str, data: Data, grid: Grid) -> _Rounded:
     """How the weights are packed, by the best quantiser of single matrices or the one called ``method``."""
     plain_one = _Rounded(source=source, design=design)
     if not (narrow := {"int8", "int4", "fp8"} & set(design.formats.all)):
         return plain_one
+    if kind == "executorch":
+        if method not in (AUTO, "nearest"):
+            raise InputError(f"method (--method): ExecuTorch's own tools round to the nearest, not {short(method)}")
+        return replace(plain_one, choice=Choice(method="nearest", losses={}, cpu_s={}))
     if method not in (AUTO, LEARNED):
         quantiser(method)
     lacking = []
@@ -395,6 +405,10 @@ def _verified(
         COMPRESSED: lambda: ([parity.transformers_parity(folder, arch, held, words())], ""),
         "openvino": lambda: (
             [parity.onnx_parity(folder / "model.onnx", arch, held, words(), runtime="openvino")],
+            "",
+        ),
+        "executorch": lambda: (
+            [parity.onnx_parity(folder / "model.pte", arch, held, words(), runtime="executorch")],
             "",
         ),
         "transformers.js": lambda: (

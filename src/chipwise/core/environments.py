@@ -1,0 +1,105 @@
+"""Python environments of their own, for packages whose pinned versions exclude those of chipwise.
+
+Nothing is installed here: :func:`install_command` tells what to run. Modules of chipwise run there as programs, which
+answer jobs as :func:`chipwise.core.workers.serve` does.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+from collections.abc import Mapping
+from pathlib import Path
+
+from chipwise.core.places import cache_folder
+from chipwise.core.workers import ONE_THREAD, WorkerPool
+from chipwise.errors import MeasurementError, Unreachable, WorkerError
+
+PACKAGES: Mapping[str, tuple[str, ...]] = {
+    "executorch": ("executorch==1.5.1", "torch==2.13.0", "safetensors", "psutil"),
+}
+"""What to install in each environment."""
+SILENCE_S = 900.0  # after so long, a program with a job counts as hung
+
+
+def variable(name: str) -> str:
+    """The environment variable that names the Python of an environment.
+
+    >>> variable("executorch")
+    'CHIPWISE_EXECUTORCH'
+    """
+    return f"CHIPWISE_{name.upper()}"
+
+
+def python_of(name: str) -> Path | None:
+    """The Python of an environment: the one that its variable names, else the one in the cache; None if there is none.
+
+    A folder stands for the environment in it.
+    """
+    own = os.environ.get(variable(name))
+    place = Path(own) if own else cache_folder() / name
+    python = place / "bin" / "python" if place.is_dir() else place
+    return python.absolute() if os.access(python, os.X_OK) else None
+
+
+def install_command(name: str) -> str:
+    """The shell command that makes an environment where :func:`python_of` finds it."""
+    folder = shlex.quote(str(cache_folder() / name))
+    return f"python3 -m venv {folder} && {folder}/bin/pip install {' '.join(PACKAGES[name])}"
+
+
+def lacking(name: str) -> str | None:
+    """Why an environment cannot be used, and what to do; None if it is there."""
+    if python_of(name) is not None:
+        return None
+    own = os.environ.get(variable(name))
+    why = f"{variable(name)} names {own}, which is no Python" if own else "it needs a Python environment of its own"
+    return f"{why}; make one: {install_command(name)}"
+
+
+class Program:
+    """A module of chipwise that runs as a program in an environment, until this process ends."""
+
+    def __init__(self, environment: str, python: Path, module: str, *, threads: int) -> None:
+        self._name = environment
+        self._pool = WorkerPool(
+            [str(python), "-I", str(Path(__file__).with_name("run_module.py")), module],
+            1,
+            name=f"{environment} process",
+            silence_s=SILENCE_S,
+            environment={**ONE_THREAD, "OMP_NUM_THREADS": str(threads)},
+        )
+
+    def ask(self, do: str, **fields: object) -> Mapping[str, object]:
+        """The answer to one job.
+
+        Raises:
+            MeasurementError: The job failed, or the program died or cannot start.
+        """
+        try:
+            self._pool.submit({"do": do, **fields})
+            found = next(event for event in self._pool.events() if event.kind != "progress")
+        except WorkerError as error:
+            raise MeasurementError(f"{self._name}: {error}") from None
+        if found.kind == "failed":
+            raise MeasurementError(f"{self._name}: {found.data['message']}")
+        answer: Mapping[str, object] = found.data
+        return answer
+
+
+_started: dict[tuple[Path, str, int], Program] = {}
+
+
+def program(environment: str, module: str, *, threads: int = 1) -> Program:
+    """The program ``module`` of this process in an environment, started when it is first needed.
+
+    Raises:
+        Unreachable: There is no such environment.
+    """
+    python = python_of(environment)
+    if python is None:
+        raise Unreachable(f"{environment}: {lacking(environment)}")
+    key = (python, module, threads)
+    if key not in _started:
+        _started[key] = Program(environment, python, module, threads=threads)
+    return _started[key]

@@ -1,0 +1,180 @@
+"""ExecuTorch in an environment of its own: everything but its two programs with a stand-in, and the real ones if there.
+
+The stand-in computes with torch, and its files are torch's.
+"""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import chipwise
+from chipwise.api.testing.backend_suite import ExportedSuite, torch_logits
+from chipwise.core.environments import install_command, lacking, python_of
+from chipwise.deploy.export.exporters import export_for, reference_model
+from chipwise.deploy.export.onnx import random_weights
+from chipwise.deploy.runtimes import RUNTIMES, missing
+from chipwise.errors import MeasurementError, Unreachable, Unsupported
+from chipwise.model.arch.arch import uniform
+from chipwise.model.arch.design import Design
+
+ARCH = uniform(vocab_size=40, d_model=32, depth=2, heads=2, kv_heads=1, ffn_width=64, max_tokens=16)
+LAYER = ARCH.layers[0]
+DIFFERENT = replace(ARCH, layers=(LAYER, replace(LAYER, attention=None), replace(LAYER, shares=0)))
+STAND_IN = """#!{python}
+import shutil, sys, time
+sys.path[:0] = {path!r}
+import numpy as np
+from chipwise.core.workers import serve
+from chipwise.deploy.runtimes.torch import TorchRuntime
+from chipwise.deploy.runtimes.torch_serving import load
+
+held = []
+
+def answer(job, report):
+    match job["do"]:
+        case "write":
+            assert set(job["formats"].values()) <= {{"fp32", "int8", "int4"}}
+            shutil.copy(job["weights"], job["out"])
+            return {{"bytes": 1}}
+        case "open":
+            most = load(job["model"])[0].arch.max_tokens
+            session = TorchRuntime().open(job["model"], capacity=most, batch=1, threads=job["threads"], options={{}})
+            held.append(session)
+            facts = dict(session.facts, vocab_size=session.vocab_size, max_tokens=most)
+            return {{"number": len(held) - 1, "facts": facts, "memory_bytes": 10**9}}
+        case "run":
+            session, tokens, seconds = held[job["number"]], np.array(job["tokens"]), []
+            for step in range(1 + job["steps"]):
+                start = time.perf_counter()
+                logits = (session.decode if step or job["start"] else session.prefill)(tokens)
+                seconds.append(time.perf_counter() - start)
+                tokens = logits.argmax(-1)[:, None]
+            return {{"logits": logits.tolist(), "seconds": seconds, "cpu_s": seconds, "memory_bytes": 10**9}}
+        case "usage":
+            return {{"cpu_s": time.process_time()}}
+        case "version":
+            return {{"version": "stand-in"}}
+    return {{}}
+
+serve(answer)
+"""
+
+
+@pytest.fixture
+def stand_in(tmp_path, monkeypatch):
+    """A program in the place of the environment's Python."""
+    program = tmp_path / "python"
+    program.write_text(STAND_IN.format(python=sys.executable, path=[str(Path(chipwise.__file__).parents[1])]))
+    program.chmod(0o755)
+    monkeypatch.setenv("CHIPWISE_EXECUTORCH", str(program))
+    monkeypatch.setenv("CHIPWISE_HOME", str(tmp_path / "home"))  # of the reference model
+    reference_model.cache_clear()
+    yield program
+    reference_model.cache_clear()
+
+
+@pytest.mark.usefixtures("stand_in")
+class TestStandIn(ExportedSuite):
+    runtime = "executorch"
+    design = Design(arch=DIFFERENT)
+
+
+@pytest.fixture
+def nothing(tmp_path, monkeypatch):
+    """No environment, and an empty cache."""
+    monkeypatch.delenv("CHIPWISE_EXECUTORCH", raising=False)
+    monkeypatch.setenv("CHIPWISE_CACHE", str(tmp_path / "a cache"))
+
+
+def test_a_missing_environment_is_one_line_that_says_how_to_make_it(nothing, tmp_path) -> None:
+    with pytest.raises(Unreachable) as refused:
+        export_for("executorch", Design(arch=ARCH), tmp_path)
+    assert install_command("executorch") in str(refused.value)
+    assert str(refused.value).count("\n") == 0
+    assert f"'{tmp_path}/a cache/executorch'/bin/pip install executorch==" in install_command("executorch")
+    assert install_command("executorch") in missing("executorch")
+    with pytest.raises(Unreachable, match="python3 -m venv"):
+        chipwise.calibrate(runtime="executorch", seconds=1)
+
+
+def test_an_environment_is_found_in_the_cache_and_by_its_variable(nothing, tmp_path, monkeypatch) -> None:
+    place = tmp_path / "a cache" / "executorch" / "bin"
+    place.mkdir(parents=True)
+    (place / "python").touch(mode=0o755)
+    assert python_of("executorch") == place / "python"
+    assert lacking("executorch") is None
+    monkeypatch.setenv("CHIPWISE_EXECUTORCH", str(tmp_path / "none"))
+    assert "CHIPWISE_EXECUTORCH names" in lacking("executorch")
+    monkeypatch.setenv("CHIPWISE_EXECUTORCH", str(place.parent))  # the folder stands for its Python
+    assert python_of("executorch") == place / "python"
+
+
+def test_a_program_that_cannot_start_is_an_error_with_its_last_words(stand_in, tmp_path) -> None:
+    stand_in.write_text(f"#!{sys.executable}\nraise SystemExit('No module named executorch')\n")
+    with pytest.raises(MeasurementError, match=r"executorch process.*No module named executorch"):
+        RUNTIMES.load("executorch")().open(tmp_path, capacity=2, batch=1, threads=1, options={})
+
+
+@pytest.mark.parametrize(
+    ("design", "why"),
+    [
+        (Design(arch=replace(ARCH, layers=(replace(LAYER, attention_conv=4),))), "convolution"),
+        (Design(arch=replace(ARCH, layers=(replace(LAYER, attention=replace(LAYER.attention, window=4)),))), "window"),
+        (Design(arch=ARCH, weights="bf16"), "fp32, int8, int4, not bf16"),
+        (Design(arch=replace(ARCH, d_model=48), weights="int4"), "multiple of 32, not 48"),
+    ],
+)
+def test_what_its_files_lack_is_refused(stand_in, tmp_path, design, why) -> None:
+    with pytest.raises(Unsupported, match=why):
+        export_for("executorch", design, tmp_path)
+
+
+def test_a_second_sequence_is_refused() -> None:
+    with pytest.raises(Unsupported, match="one sequence"):
+        RUNTIMES.load("executorch")().open(Path("m.pte"), capacity=2, batch=2, threads=1, options={})
+
+
+real = [pytest.mark.slow, pytest.mark.timeout(1200)]
+real += [pytest.mark.skipif(missing("executorch") is not None, reason=f"{missing('executorch')}")]
+
+
+class TestExecuTorch(ExportedSuite):
+    pytestmark = real
+    runtime = "executorch"
+    design = Design(arch=DIFFERENT)
+
+
+class TestLearnedPositions(ExportedSuite):
+    pytestmark = real
+    runtime = "executorch"
+    attention = replace(LAYER.attention, rope=False, qkv_bias=True, out_bias=True)
+    ffn = replace(LAYER.ffn, width=48, activation="gelu", gated=False, bias=True)
+    design = Design(
+        arch=replace(
+            ARCH,
+            layers=(replace(LAYER, attention=attention, ffn=ffn),),
+            positions="learned",
+            norm="layernorm",
+            norm_bias=True,
+        )
+    )
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1200)
+@pytest.mark.skipif(missing("executorch") is not None, reason=f"{missing('executorch')}")
+@pytest.mark.parametrize(("weights", "most"), [("int8", 0.1), ("int4/fp32 head:int8", 0.6)])
+def test_narrow_weights_cost_precision_alone(tmp_path, weights, most) -> None:
+    """Rounding errors of one in 127 or one in 7 of a row's or a group's largest weight, in two layers."""
+    held = random_weights(ARCH, seed=0)
+    path = export_for("executorch", Design(arch=ARCH, weights=weights), tmp_path, weights=held)
+    session = RUNTIMES.load("executorch")().open(path, capacity=12, batch=1, threads=1, options={})
+    tokens = np.random.default_rng(0).integers(0, 40, (1, 12))
+    wanted = torch_logits(ARCH, held, tokens)[:, -1]
+    error = np.abs(session.prefill(tokens) - wanted).max() / wanted.std()
+    assert 1e-4 < error < most
