@@ -219,7 +219,7 @@ def test_encoders_that_are_not_built_are_refused_by_name(changes: dict, words: s
 
 
 def test_a_decoder_is_no_encoder_nor_the_other_way_round(tmp_path) -> None:
-    with pytest.raises(Unsupported, match="norm_place"):
+    with pytest.raises(Unsupported, match="embedding_norm"):
         Transformer(uneven())
     path = export(Design(arch=uneven()), shaken(uneven()), tmp_path / "model.onnx")
     with pytest.raises(MeasurementError, match="is an encoder"):
