@@ -12,8 +12,8 @@ the same format. ``divergence`` is the mean KL divergence of the next token, in 
 Beside chipwise's quantisers stand those of ONNX Runtime's ``matmul_nbits_quantizer`` (pip install onnx-ir), one matrix
 at a time with the same inputs: ``ort-rtn``, ``ort-k-quant``, ``ort-hqq``, ``ort-gptq``; ``awq``: inputs scaled by their
 size to the power that loses least for each matrix, then searched scales; ``rotated``: the residual stream rotated by a
-random orthogonal matrix that is folded into the weights, then GPTQ; ``learned-60``: chipwise's learned rounding after
-GPTQ for 60 CPU seconds (MiniLM 120), on training text.
+random orthogonal matrix that is folded into the weights, then GPTQ; ``learned-60`` and
+``learned-180``: chipwise's learned rounding after GPTQ for so many CPU seconds, on training text.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ COLUMNS = (
     "cpu_s",
 )
 HELD_BYTES, BATCHES, TEXTS = 120_000, 4, 80
-LEARNED_S, MINILM_S = 60, 120  # CPU seconds of learned rounding
+LEARNED = {"learned-60": 60, "learned-180": 180}  # CPU seconds of learned rounding
 LESSONS, LESSON = 1000, 8  # the first batch of learned rounding, and its windows or texts
 FORMATS = [
     ("int4", Grid()),
@@ -207,8 +207,8 @@ class Decoder:
                 if name == "rotated":
                     arch, weights = rotated(arch, weights)
                 packing = Packing(quantiser=quantiser_of(name), inputs=self.inputs(arch, weights), grid=grid)
-                if name.startswith("learned"):
-                    found = learn(design, weights, packing, self.distance(), cpu_budget_s=LEARNED_S)
+                if name in LEARNED:
+                    found = learn(design, weights, packing, self.distance(), cpu_budget_s=LEARNED[name])
                     arch, weights, packing = found.design.arch, found.weights, found.packing
                 rounded = restored(Design(arch=arch, weights=form), weights, packing)
                 spent = time.process_time() - begun
@@ -273,14 +273,14 @@ class MiniLm:
         inputs = matrix_inputs(self.arch, self.weights, lambda model: [model(tokens) for tokens in self.given])
         inputs("layers.0.attention.q.weight")
         for form, grid in (FORMATS[0], FORMATS[4]):
-            for name in (*QUANTISERS, *([f"learned-{MINILM_S}"] if form == "int4" else [])):
+            for name in (*QUANTISERS, *(LEARNED if form == "int4" else ())):
                 if done(name, form, grid):
                     continue
                 begun = time.process_time()
                 design, weights = Design(arch=self.arch, weights=form), self.weights
                 packing = Packing(quantiser=quantiser_of(name), inputs=inputs, grid=grid)
-                if name.startswith("learned"):
-                    found = learn(design, weights, packing, self.distance(), cpu_budget_s=MINILM_S)
+                if name in LEARNED:
+                    found = learn(design, weights, packing, self.distance(), cpu_budget_s=LEARNED[name])
                     design, weights, packing = found.design, found.weights, found.packing
                 rounded = restored(design, weights, packing)
                 spent = time.process_time() - begun
@@ -295,7 +295,7 @@ def methods(form: str, grid: Grid, arch: ArchSpec) -> list[str]:
     """The methods that are compared in a format; all of them where int4 has its usual groups."""
     if form == "int8":
         return list(QUANTISERS)
-    found = [*QUANTISERS, f"learned-{LEARNED_S}"]
+    found = [*QUANTISERS, *LEARNED]
     if grid == Grid():
         plain = all(not layer.convs for layer in arch.layers) and arch.norm == "rmsnorm"
         found += ["ort-rtn", "ort-gptq", "awq", *(["rotated"] if plain else [])]
@@ -342,7 +342,7 @@ def main() -> None:
 
         def done(*key: object, model: str = model) -> bool:
             name, form, grid = key
-            if args.shipped and name not in QUANTISERS and not name.startswith("learned"):
+            if args.shipped and name not in QUANTISERS and name not in LEARNED:
                 return True
             if args.usual and grid != Grid():
                 return True
