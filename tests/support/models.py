@@ -58,6 +58,7 @@ def attentions(draw: st.DrawFn, positions: Positions = "rope") -> Attention:
 def feed_forwards(draw: st.DrawFn) -> FeedForward:
     """Strategy for feed-forward blocks of all kinds."""
     return FeedForward(
+        groups=draw(st.sampled_from((1, 1, 1, 2, 4))),
         width=draw(st.sampled_from((8, 20, 48))),
         activation=draw(st.sampled_from(ACTIVATIONS)),
         gated=draw(st.booleans()),

@@ -116,6 +116,7 @@ def _refuse(arch: ArchSpec) -> None:
         "convolutions before blocks": any(layer.convs for layer in arch.layers),
         "attention windows": any(attention.window is not None for attention in attentions),
         f"head sizes that differ ({', '.join(map(str, sizes))})": len(sizes) > 1,
+        "grouped feed-forwards": any(f.groups > 1 for f in ffns),
         f"feed-forward of {', '.join(others)}": bool(others),
     }
     found = [name for name, there in faults.items() if there]

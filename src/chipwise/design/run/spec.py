@@ -32,7 +32,7 @@ from chipwise.hardware import datasheet
 from chipwise.hardware.runtime import default_runtime, on_device, runtime_named
 from chipwise.model.ops.workload import Workload
 from chipwise.model.space.search_space import SearchSpace
-from chipwise.model.space.space_spec import SpaceSpec
+from chipwise.model.space.space_spec import GROUPED, SpaceSpec
 from chipwise.predict.cost.ownership import grams_per_kwh
 from chipwise.predict.cost.spending import Rates, refused, require
 from chipwise.predict.served.heat import USUAL_C, ambient_of, slowdown
@@ -402,6 +402,8 @@ class RunSpec:
             )
         if self.quality.chosen == "supernet" and {"norm", "norm_place"} & set(self.space.globals):
             raise SpecError("models that share weights have one kind and place of norms", field="space.norm")
+        if self.quality.chosen == "supernet" and set(self.space.layer.ffn) & set(GROUPED):
+            raise SpecError("grouped feed-forwards share no weights with others", field="space.layer.ffn")
         self._require_known()
         by_law = self.quality.chosen == "law"
         metric = self.task_settings.metric
@@ -461,6 +463,8 @@ class RunSpec:
             )
         if self.space.norm_place != ("pre",) or len(self.space.norms) > 1:
             raise SpecError("laws of loss are of models with one kind of norm before blocks", field="space.norm_place")
+        if set(self.space.layer.ffn) & set(GROUPED):
+            raise SpecError("laws of loss know no grouped feed-forwards; search by training", field="space.layer.ffn")
         if "none" in (*self.space.layer.heads, *self.space.layer.ffn):
             raise SpecError(
                 "laws of loss know no layers without a block (none); search by training", field="space.layer"

@@ -57,7 +57,13 @@ class Sizes:
 
 
 def whole_sizes(arch: ArchSpec) -> Sizes:
-    """The full sizes of ``arch``."""
+    """The full sizes of ``arch``.
+
+    Raises:
+        Unsupported: It has grouped feed-forwards, which are not cut.
+    """
+    if any(getattr(layer.ffn, "groups", 1) > 1 for layer in arch.layers):
+        raise Unsupported(f"{arch.name}: grouped feed-forwards are not cut; cut a model with dense ones")
     return Sizes(
         heads=tuple(0 if layer.attention is None else layer.attention.kv_heads for layer in arch.layers),
         neurons=tuple(0 if layer.ffn is None else layer.ffn.width for layer in arch.layers),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from chipwise.core.fields import check_fields, later, positive
@@ -20,16 +20,25 @@ class FeedForward:
     gated: bool = True
     bias: bool = False
     sub_norm: bool = later(False)  # a LayerNorm before the last matrix (EVA02)
+    groups: int = later(1)  # block-diagonal matrices of so many blocks: a feed-forward of each part of the channels
 
     def __post_init__(self) -> None:
         check_fields(self)
-        positive(self, "width")
+        positive(self, "width", "groups")
+        if self.width % self.groups:
+            raise SpecError(f"{self.groups} groups do not divide a width of {self.width}", field="groups")
+        if self.sub_norm and self.groups > 1:
+            raise SpecError("a norm before the last matrix is not of grouped matrices", field="groups")
 
     def parameters(self, d_model: int) -> int:
         """Weights and biases of the two or three projections, and of the norm before the last."""
         matrices = 3 if self.gated else 2
         biases = (self.width * (matrices - 1) + d_model) if self.bias else 0
-        return matrices * d_model * self.width + biases + 2 * self.width * self.sub_norm
+        return matrices * d_model * self.width // self.groups + biases + 2 * self.width * self.sub_norm
+
+    def one_group(self) -> FeedForward:
+        """The feed-forward of one group, which reads and writes its part of the channels."""
+        return replace(self, width=self.width // self.groups, groups=1)
 
     def active_parameters(self, d_model: int) -> int:
         """Parameters that one token uses: all."""

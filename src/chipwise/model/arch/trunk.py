@@ -285,6 +285,8 @@ def check_layers(layers: tuple[Layer, ...], trunk: Trunk, stem: Stem, *, stack: 
     for i, layer in enumerate(layers):
         place = f"{stack}[{i}]"
         _check_attention(layer, trunk, stem, place)
+        if trunk.d_model % (groups := getattr(layer.ffn, "groups", 1)):
+            raise SpecError(f"{groups} groups do not divide a width of {trunk.d_model}", field=f"{place}.ffn.groups")
         for name, block in (("attention", layer.attention), ("ffn", layer.ffn)):
             taps = getattr(layer, f"{name}_conv")
             if taps and (taps < 2 or block is None):

@@ -141,7 +141,8 @@ def _block(s: Stream, kind: Nodes, at: Place, block: Block, *, x: str, key: str)
     layer, name = at
     own = {"layer": layer, "d_model": s.arch.d_model}
     if isinstance(block, FeedForward):
-        return add_ffn(s.graph, block, key=key, x=x, joined="up" in s.fused, **own)
+        d_model, joined = s.arch.d_model, "up" in s.fused
+        return add_ffn(s.graph, block, layer=layer, key=key, x=x, d_model=d_model, joined=joined)
     if isinstance(block, ConvModule):
         return add_module(s.graph, block, x=x, **own)
     if not isinstance(block, Attention):

@@ -51,9 +51,12 @@ def linear(place: str, rows: int, columns: int, *, bias: bool) -> Shapes:
 
 def feed_forward(block: FeedForward, d_model: int, place: str) -> Shapes:
     """The two or three matrices of a feed-forward."""
-    for name in ("gate", "up") if block.gated else ("up",):
-        yield from linear(f"{place}.{name}", block.width, d_model, bias=block.bias)
-    yield from linear(f"{place}.down", d_model, block.width, bias=block.bias)
+    width, d_model = block.width // block.groups, d_model // block.groups
+    for group in range(block.groups):
+        number = "" if block.groups == 1 else f".{group}"
+        for name in ("gate", "up") if block.gated else ("up",):
+            yield from linear(f"{place}.{name}{number}", width, d_model, bias=block.bias)
+        yield from linear(f"{place}.down{number}", d_model, width, bias=block.bias)
 
 
 def _block(block: Block, d_model: int, place: str) -> Shapes:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from transformers import PretrainedConfig, PreTrainedModel
@@ -139,16 +140,32 @@ def cut_patches(x_BCYX: Tensor, edge: int) -> Tensor:
     return parts.permute(0, 2, 4, 1, 3, 5).reshape(batch, -1, channels * edge * edge)
 
 
+class GroupedLinear(nn.ModuleList):
+    """Matrices of equal parts of the channels: a block-diagonal matrix."""
+
+    def forward(self, x_BTD: Tensor) -> Tensor:
+        """The products of the parts, in order."""
+        parts = x_BTD.chunk(len(self), dim=-1)
+        return torch.cat([one(part) for one, part in zip(self, parts, strict=True)], dim=-1)
+
+
+def make_linear(width: int, outputs: int, block: dict[str, Any]) -> nn.Module:
+    """A dense or a grouped matrix of a feed-forward."""
+    groups = block.get("groups", 1)
+    parts = [nn.Linear(width // groups, outputs // groups, bias=block["bias"]) for _ in range(groups)]
+    return parts[0] if groups == 1 else GroupedLinear(parts)
+
+
 class FeedForwardBlock(nn.Module):
     """``down(act(up(x)))``, or ``down(act(gate(x)) * up(x))`` when gated."""
 
     def __init__(self, block: dict[str, Any], arch: dict[str, Any], number: int) -> None:
         super().__init__()
         self.activation = ACTIVATIONS[block["activation"]]
-        d_model, width, bias = arch["d_model"], block["width"], block["bias"]
-        self.gate = nn.Linear(d_model, width, bias=bias) if block["gated"] else None
-        self.up = nn.Linear(d_model, width, bias=bias)
-        self.down = nn.Linear(width, d_model, bias=bias)
+        d_model, width = arch["d_model"], block["width"]
+        self.gate = make_linear(d_model, width, block) if block["gated"] else None
+        self.up = make_linear(d_model, width, block)
+        self.down = make_linear(width, d_model, block)
 
     def forward(self, x_BTD: Tensor) -> Tensor:
         """The block's output, without the residual."""

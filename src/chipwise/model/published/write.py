@@ -22,7 +22,7 @@ def family_of(arch: ArchSpec) -> str | None:
     first = arch.layers[0]
     attention, ffn = first.attention, first.ffn
     alike = all(layer == first for layer in arch.layers)  # layers that share weights differ in ``shares``
-    if attention is None or ffn is None or not alike or not ffn.gated or first.convs:
+    if attention is None or ffn is None or not alike or not ffn.gated or ffn.groups > 1 or first.convs:
         return None
     if arch.norm != "rmsnorm" or arch.norm_place != "pre" or arch.positions != "rope":
         return None

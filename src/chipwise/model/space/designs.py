@@ -59,4 +59,5 @@ def _feed(block: FeedForward | MixtureOfExperts | None) -> str:
     if isinstance(block, MixtureOfExperts):
         return f"{block.experts}x{block.active}:{_feed(block.expert)}"
     kinds = {(act, gated): kind for kind, (act, gated) in FFN_KINDS.items()}
-    return f"{kinds.get((block.activation, block.gated), block.activation)}:{block.width}"
+    groups = f"-g{block.groups}" if block.groups > 1 else ""
+    return f"{kinds.get((block.activation, block.gated), block.activation)}{groups}:{block.width}"

@@ -23,7 +23,7 @@ from chipwise.model.kinds.sound.choices import SoundSpace
 from chipwise.model.kinds.text.choices import TEXT
 
 FfnName = Literal[
-    "relu", "gelu", "silu", "reglu", "geglu", "swiglu",
+    "relu", "gelu", "silu", "reglu", "geglu", "swiglu", "relu-g2", "relu-g4", "swiglu-g2", "swiglu-g4", "swiglu-g8",
     "swiglu-8x1", "swiglu-8x2", "swiglu-16x1", "swiglu-16x2", "swiglu-32x2", "swiglu-64x4", "none",
 ]  # fmt: skip
 FFN_KINDS: dict[str, tuple[Activation, bool]] = {
@@ -42,6 +42,13 @@ EXPERTS: dict[str, tuple[int, int]] = {  # experts and active experts; ``ffn_wid
     "swiglu-32x2": (32, 2),
     "swiglu-64x4": (64, 4),
 }
+GROUPED = {
+    "relu-g2": 2,
+    "relu-g4": 4,
+    "swiglu-g2": 2,
+    "swiglu-g4": 4,
+    "swiglu-g8": 8,
+}  # groups of block-diagonal matrices
 NO_FFN = "none"  # a layer without a feed-forward
 GLOBALS = ("d_model", "depth", "vocab_size", "head_size", "tie_embeddings", "weights", "sharing")
 CONVS = ("none", "attention", "both")
@@ -55,11 +62,11 @@ TIES = ("each", "alike", "alternating", "thirds")
 
 
 def ffn_block(kind: str, width: int) -> AnyFeedForward | None:
-    """The feed-forward called ``kind``: one of ``FFN_KINDS``, a mixture from ``EXPERTS``, or ``none``."""
+    """The feed-forward called ``kind``: one of ``FFN_KINDS``, ``GROUPED`` or ``EXPERTS``, or ``none``."""
     if kind == NO_FFN:
         return None
     activation, gated = FFN_KINDS[kind.partition("-")[0]]
-    block = FeedForward(width=width, activation=activation, gated=gated)
+    block = FeedForward(width=width, activation=activation, gated=gated, groups=GROUPED.get(kind, 1))
     if kind not in EXPERTS:
         return block
     experts, active = EXPERTS[kind]
@@ -192,6 +199,12 @@ class SpaceSpec:
                 raise SpecError(f"{self.kind.models} have no layers without {block}", field=f"layer.{name}")
             if "none" in values and self.conv != ("none",):
                 raise SpecError("convolutions need layers that all have both blocks; leave one out", field="conv")
+        for kind in set(self.layer.ffn) & set(GROUPED):
+            if self.own is not None:
+                raise SpecError(f"{self.kind.models} have no grouped feed-forwards ({kind})", field="layer.ffn")
+            for name, sizes in (("d_model", self.d_model), ("layer.ffn_width", self.layer.ffn_width)):
+                if uneven := [size for size in sizes if size % GROUPED[kind]]:
+                    raise SpecError(f"{kind}: {GROUPED[kind]} groups do not divide {uneven[0]}", field=name)
         width = Condition(when={"ffn": [NO_FFN]}, only={"ffn_width": list(self.layer.ffn_width[:1])})
         if NO_FFN in self.layer.ffn and width not in self.conditions:
             object.__setattr__(self, "conditions", (*self.conditions, width))

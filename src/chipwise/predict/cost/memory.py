@@ -118,6 +118,8 @@ def block_matrix_bytes(block: BuiltBlock, d_model: int, weights: str) -> int:
         return int(stored.matrix_bytes(d_model, into) + stored.matrix_bytes(block.query_width, d_model))
     if isinstance(block, ConvModule):
         return int(stored.matrix_bytes(d_model, 2 * d_model) + stored.matrix_bytes(d_model, d_model))
+    if block.groups > 1:
+        return block.groups * block_matrix_bytes(block.one_group(), d_model // block.groups, weights)
     count = 2 if block.gated else 1
     return int(count * stored.matrix_bytes(d_model, block.width) + stored.matrix_bytes(block.width, d_model))
 
@@ -129,7 +131,7 @@ def block_vector_parameters(block: BuiltBlock, d_model: int) -> int:
     elif isinstance(block, ConvModule):
         matrices = 3 * d_model * d_model
     else:
-        matrices = (3 if block.gated else 2) * d_model * block.width
+        matrices = (3 if block.gated else 2) * d_model * block.width // block.groups
     return block.parameters(d_model) - matrices
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from chipwise.core.dtypes import Size
+from chipwise.errors import Unsupported
 from chipwise.model.arch.feed_forward import Activation, FeedForward, MixtureOfExperts
 from chipwise.model.ops.elementwise import Function
 from chipwise.model.ops.routing import ExpertsOp, RouteOp
@@ -26,6 +27,9 @@ def feed_forward(block: FeedForward, setting: Setting, tokens: Size) -> Iterator
 
 
 def _products(block: FeedForward, setting: Setting, tokens: Size) -> Iterator[PlacedOp]:
+    if block.groups > 1:
+        yield from _grouped(block, setting, tokens)
+        return
     runtime, d_model = setting.runtime, setting.arch.d_model
     width = block.width // setting.plan.tp
     if block.gated and runtime.fuses("gate_up"):
@@ -43,6 +47,23 @@ def _products(block: FeedForward, setting: Setting, tokens: Size) -> Iterator[Pl
     if block.sub_norm:
         yield setting.norm_of("sub_norm", tokens, width, "layernorm", bias=True)
     yield setting.matmul("down", tokens, width, d_model, bias=block.bias)
+
+
+def _grouped(block: FeedForward, setting: Setting, tokens: Size) -> Iterator[PlacedOp]:
+    """Products of each part of the channels; a device has whole parts.
+
+    Raises:
+        Unsupported: Devices do not divide the groups.
+    """
+    if block.groups % setting.plan.tp:
+        raise Unsupported(f"{block.groups} groups of a feed-forward are not divided over {setting.plan.tp} devices")
+    here, part, d_model = block.groups // setting.plan.tp, block.one_group(), setting.arch.d_model // block.groups
+    for name in ("gate", "up") if block.gated else ("up",):
+        yield from (setting.matmul(name, tokens, d_model, part.width, bias=block.bias) for _ in range(here))
+    yield setting.elementwise("act", block.activation, tokens * part.width * here)
+    if block.gated:
+        yield setting.elementwise("mul", "mul", tokens * part.width * here)
+    yield from (setting.matmul("down", tokens, part.width, d_model, bias=block.bias) for _ in range(here))
 
 
 def mixture(block: MixtureOfExperts, setting: Setting, tokens: Size) -> Iterator[PlacedOp]:

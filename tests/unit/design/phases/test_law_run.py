@@ -84,6 +84,8 @@ def test_a_limit_out_of_reach_is_said(tmp_path) -> None:
         ({"space": RUN["space"] | {"norm_place": ["pre", "post"]}}, "space.norm_place: laws of loss are of models"),
         ({"space": RUN["space"] | {"layer": RUN["space"]["layer"] | {"ffn": ["swiglu", "none"]}}},
          "space.layer: laws of loss know no layers without a block"),
+        ({"space": RUN["space"] | {"layer": RUN["space"]["layer"] | {"ffn": ["swiglu", "swiglu-g2"]}}},
+         "space.layer.ffn: laws of loss know no grouped feed-forwards"),
     ],
 )  # fmt: skip
 def test_what_a_law_cannot_do_is_refused_with_its_field(change, message) -> None:

@@ -27,7 +27,7 @@ FIELDS = {
 SPACE = SearchSpace(build(SpaceSpec, FIELDS))
 MIXED = SearchSpace(build(SpaceSpec, {**FIELDS, "layer": {**FIELDS["layer"], "weights": ["int4", "int8", "bf16"]}}))
 
-BARE_LAYER = FIELDS["layer"] | {"heads": [2, "none", 4], "ffn": ["swiglu", "none"]}
+BARE_LAYER = FIELDS["layer"] | {"heads": [2, "none", 4], "ffn": ["swiglu", "relu-g4", "swiglu-g2", "none"]}
 BARE = SearchSpace(build(SpaceSpec, {**FIELDS, "layer": BARE_LAYER, "depth": [3, 5]}))
 
 

@@ -30,7 +30,7 @@ def matrix_parameters(arch: ArchSpec) -> int:
         if (a := layer.attention) is not None:
             total += arch.d_model * (2 * a.query_width + 2 * a.kv_width)
         if (f := layer.ffn) is not None:
-            total += arch.d_model * f.width * (3 if f.gated else 2)
+            total += arch.d_model * f.width * (3 if f.gated else 2) // f.groups
     return total
 
 

@@ -11,11 +11,13 @@ import torch
 from chipwise.core.fields import build
 from chipwise.deploy.export.gguf import layout
 from chipwise.design.prices import lookup
+from chipwise.design.shrink.sizes import whole_sizes
 from chipwise.errors import SpecError, Unsupported
+from chipwise.model.blocks.ffn.module import FeedForwardModule
 from chipwise.model.kinds.text.module import Transformer
 from chipwise.model.space.designs import summary
 from chipwise.model.space.search_space import SearchSpace
-from chipwise.model.space.space_spec import SpaceSpec
+from chipwise.model.space.space_spec import SpaceSpec, ffn_block
 from chipwise.training.supernet.sliced import extract, part_of, with_weights
 from chipwise.training.supernet.whole import whole_of
 from support.block_suite import random_tokens, shaken
@@ -40,6 +42,7 @@ SPACES = {
     "always a feed-forward": spec_of({"ffn": ["relu"]}, layers={"attention": "thirds"}),
     "always attention": spec_of({"heads": [2]}, sharing=["none", "pairs"]),
     "thirds": spec_of(layers="thirds", sharing=["none", "pairs"], tie_embeddings=[True, False]),
+    "grouped": spec_of({"ffn": ["swiglu-g2", "none", "relu-g4", "swiglu"]}, sharing=["none", "pairs"]),
     "formats": spec_of({"weights": ["fp32", "int8"]}, layers="alternating", weights=["int8", "fp32"]),
 }
 
@@ -115,9 +118,30 @@ def test_nearest_of_a_dense_design_has_both_blocks() -> None:
     assert near["layers"] == [{"heads": 4, "kv_heads": 2, "ffn": "swiglu", "ffn_width": 80}] * 2
 
 
+def test_groups_divide_the_weights_of_a_feed_forward() -> None:
+    """Three matrices of 64 x 80 values, in four blocks of 16 x 20 each; a block reads and writes its own channels."""
+    block = ffn_block("swiglu-g4", 80)
+    assert block.parameters(64) == 3 * 4 * 16 * 20 == ffn_block("swiglu", 80).parameters(64) // 4
+    module = FeedForwardModule(block, 64)
+    x_BTD = torch.randn(1, 3, 64, generator=torch.Generator().manual_seed(0))
+    with torch.no_grad():
+        before = module(x_BTD)
+        x_BTD[..., 16:32] += 1.0
+        changed = (module(x_BTD) != before).any(dim=1).flatten()
+    assert changed.tolist() == [16 <= i < 32 for i in range(64)]
+    design = SearchSpace(spec_of({"heads": [2], "ffn": ["swiglu-g4"]}, depth=[1])).drawn(1, 0)[0]
+    assert "swiglu-g4:" in summary(design)
+    with pytest.raises(Unsupported, match=r"no grouped feed-forwards.*ONNX and Hugging Face"):
+        layout(design.arch)
+    with pytest.raises(Unsupported, match="grouped feed-forwards are not cut"):
+        whole_sizes(design.arch)
+
+
 @pytest.mark.parametrize(
     ("layer", "changes", "message"),
     [
+        ({"ffn": ["swiglu-g8"], "ffn_width": [80, 84]}, {}, "layer.ffn_width: swiglu-g8: 8 groups do not divide 84"),
+        ({"ffn": ["swiglu-g8"]}, {"d_model": [64, 100]}, "d_model: swiglu-g8: 8 groups do not divide 100"),
         ({"heads": ["none"]}, {}, "layer.kv_heads: no pair fits"),
         ({}, {"layers": "alike"}, "layer.heads: the first layer has attention"),
         ({}, {"layers": {"attention": "thirds"}}, "layers: attention and ffn .* must be tied alike"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
@@ -18,15 +19,31 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
 }
 
 
+class GroupedLinear(nn.ModuleList):
+    """Matrices of equal parts of the channels: a block-diagonal matrix."""
+
+    def forward(self, x_BTD: Tensor) -> Tensor:
+        """The products of the parts, in order."""
+        parts = x_BTD.chunk(len(self), dim=-1)
+        return torch.cat([one(part) for one, part in zip(self, parts, strict=True)], dim=-1)
+
+
+def make_linear(width: int, outputs: int, block: FeedForward) -> nn.Module:
+    """A dense or a grouped matrix of ``block``."""
+    sizes = width // block.groups, outputs // block.groups
+    parts = [nn.Linear(*sizes, bias=block.bias) for _ in range(block.groups)]
+    return parts[0] if block.groups == 1 else GroupedLinear(parts)
+
+
 class FeedForwardModule(nn.Module):
     """``down(act(up(x)))``, or ``down(act(gate(x)) * up(x))`` when gated."""
 
     def __init__(self, block: FeedForward, d_model: int) -> None:
         super().__init__()
         self.activation = ACTIVATIONS[block.activation]
-        self.gate = nn.Linear(d_model, block.width, bias=block.bias) if block.gated else None
-        self.up = nn.Linear(d_model, block.width, bias=block.bias)
-        self.down = nn.Linear(block.width, d_model, bias=block.bias)
+        self.gate = make_linear(d_model, block.width, block) if block.gated else None
+        self.up = make_linear(d_model, block.width, block)
+        self.down = make_linear(block.width, d_model, block)
 
     def forward(self, x_BTD: Tensor) -> Tensor:
         """The block's output, without the residual."""

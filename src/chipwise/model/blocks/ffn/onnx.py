@@ -22,16 +22,35 @@ def add_ffn(
     x: str,
     d_model: int,
     joined: bool = False,
+    group: str = "",
 ) -> str:
-    """The block's output, without the residual; ``joined`` fuses the gate and up projections into one product."""
+    """The block's output, without the residual; ``joined`` fuses the gate and up projections into one product.
+
+    A block with groups is a feed-forward of each part of the channels; ``group`` is the end of its names.
+    """
     place = f"layers.{layer}.ffn"
+    if block.groups > 1:
+        graph.node("Split", [x], [f"{place}.part.{i}" for i in range(block.groups)], axis=-1, num_outputs=block.groups)
+        made = [
+            add_ffn(
+                graph,
+                block.one_group(),
+                layer=layer,
+                key=key,
+                x=f"{place}.part.{i}",
+                d_model=d_model // block.groups,
+                group=f".{i}",
+            )
+            for i in range(block.groups)
+        ]
+        return graph.node("Concat", made, f"{place}.joined", axis=-1)
 
     def into(name: str, *parts: str) -> str:
         return graph.projection(
-            f"{place}.{name}",
+            f"{place}.{name}{group}",
             x,
-            parts=[f"{key}.{part}" for part in parts],
-            key=f"{key}.{name}",
+            parts=[f"{key}.{part}{group}" for part in parts],
+            key=f"{key}.{name}{group}",
             k=d_model,
             widths=[block.width] * len(parts),
             bias=block.bias,
@@ -45,14 +64,14 @@ def add_ffn(
         gate = into("gate", "gate") if block.gated else None
         up = into("up", "up")
     op, attributes = ACTIVATIONS[block.activation]
-    hidden = graph.node(op, [up if gate is None else gate], f"{place}.activation", **attributes)
+    hidden = graph.node(op, [up if gate is None else gate], f"{place}.activation{group}", **attributes)
     if gate is not None:
-        hidden = graph.node("Mul", [hidden, up], f"{place}.hidden")
+        hidden = graph.node("Mul", [hidden, up], f"{place}.hidden{group}")
     return graph.projection(
-        f"{place}.down",
+        f"{place}.down{group}",
         hidden,
-        parts=[f"{key}.down"],
-        key=f"{key}.down",
+        parts=[f"{key}.down{group}"],
+        key=f"{key}.down{group}",
         k=block.width,
         widths=[d_model],
         bias=block.bias,

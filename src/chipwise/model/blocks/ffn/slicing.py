@@ -14,5 +14,7 @@ def slice_feed_forward(sub: FeedForward, whole: FeedForward) -> None:
     """
     if sub.width > whole.width:
         raise SpecError(f"{sub.width} is more than the whole's {whole.width}", field="width")
+    if sub.groups != whole.groups:
+        raise SpecError(f"{sub.groups} groups are not cut from the whole's {whole.groups}", field="groups")
     if sub.gated and not whole.gated:
         raise SpecError("the whole has no gate to cut one from", field="gated")

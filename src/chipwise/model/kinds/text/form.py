@@ -15,7 +15,7 @@ from chipwise.model.arch.mixers import Attention
 from chipwise.model.kinds.form import Form, Modelling, random_tokens
 from chipwise.model.kinds.text import lower, weights
 
-_FREE = {"attention_conv", "ffn_conv", "norm_place"}  # ``later`` fields that are built
+_FREE = {"attention_conv", "ffn_conv", "norm_place", "groups"}  # ``later`` fields that are built
 
 
 def _departures(arch: ArchSpec) -> Iterator[str]:
