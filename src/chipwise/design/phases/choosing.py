@@ -10,6 +10,7 @@ most to the front. Times matter only as objectives or limits: the quality model 
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -126,6 +127,7 @@ class Chooser:
         final: Budget of a full training.
         in_tokens: Whether it is in tokens instead of seconds.
         bytes_per_token: Bytes of training data per position for the designs of rows, (n,).
+        unique_bytes: Bytes of the training data; what a training reads beyond them are further passes.
         law: Prior law of the loss by size and data.
         operators: What is known of operators.
         pace: How fast trainings are, before any of this run.
@@ -146,6 +148,7 @@ class Chooser:
         final: float,
         in_tokens: bool = False,
         bytes_per_token: Callable[[Rows], Float64Array],
+        unique_bytes: float = math.inf,
         law: Law = START,
         operators: OperatorPrior = NOTHING_KNOWN,
         pace: Pace = PACE,
@@ -153,7 +156,8 @@ class Chooser:
         seed: int,
     ) -> None:
         self._space, self._metrics, self._limits, self._seed = space, metrics, limits, seed
-        self._final, self._in_tokens, self._bytes_per_token = final, in_tokens, bytes_per_token
+        self._final, self._in_tokens = final, in_tokens
+        self._bytes_per_token, self._unique_bytes = bytes_per_token, unique_bytes
         self._start, self._operators, self._pace = law, operators, pace
         self.problem = make_problem(space, metrics, goals, limits)
         self._counted = self._counted_problem()
@@ -478,15 +482,19 @@ class Chooser:
         seen, tokens = self._seen(observations)
         layers, head = self._sizes(seen)
         losses = self._losses(observations) / self._factor(seen, tokens)
-        law = fit_law(layers, head, tokens * self._bytes_per_token(seen), losses, start=self._start)
+        law = fit_law(layers, head, self._read(seen, tokens), losses, start=self._start)
 
         def loss(rows: Rows, tokens: Float64Array | None = None, *, budget: float | None = None) -> Float64Array:
             layers, head = self._sizes(rows)
             if tokens is None:
                 tokens = self._full_tokens(rows, pace, budget)
-            return law.loss(layers, head, tokens * self._bytes_per_token(rows)) * self._factor(rows, tokens)
+            return law.loss(layers, head, self._read(rows, tokens)) * self._factor(rows, tokens)
 
         return loss
+
+    def _read(self, rows: Rows, tokens: Float64Array) -> Float64Array:
+        """Bytes of new text that ``tokens`` are worth to designs of ``rows``, (n,)."""
+        return self._start.fresh(tokens * self._bytes_per_token(rows), self._unique_bytes)
 
     def _seen(self, observations: Sequence[Observation]) -> tuple[Rows, Float64Array]:
         """Rows, (n, genes), and tokens, (n,), of trainings."""

@@ -225,6 +225,7 @@ class Search(StoredRun):
             final=self.allowance.final,
             in_tokens=self.allowance.unit == "tokens",
             bytes_per_token=lambda rows: data.bytes_per_token(self.space, rows),
+            unique_bytes=Record(data.summary()).get("bytes_train", float, math.inf),
             law=spec.task_settings.law,
             operators=spec.operators,
             pace=PACE.times(slowness(self.study)),

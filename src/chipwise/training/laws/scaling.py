@@ -14,6 +14,7 @@ References:
 from __future__ import annotations
 
 import itertools
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -40,6 +41,7 @@ class Law:
     text_exponent: float
     level_known: bool = True  # False: only START's shape is used; the level is fitted to the run's trainings
     one_pass: float = 0.0  # relative rise in loss if one sampling step is taken instead of many
+    repeats: float = math.inf  # what all passes over the data after the first are worth at most, in first passes
 
     def loss(self, layers: ArrayLike, head: ArrayLike, text_bytes: ArrayLike) -> Float64Array:
         """Expected bits per byte of models of these sizes after this much text, (n,)."""
@@ -47,12 +49,26 @@ class Law:
         sizes = self.layers * n**-self.size_exponent + self.head * h**-self.size_exponent
         return np.asarray(self.floor + sizes + self.text * d**-self.text_exponent)
 
+    def fresh(self, text_bytes: ArrayLike, unique_bytes: float) -> Float64Array:
+        """Bytes of new text that are worth as much as ``text_bytes`` read of a text of ``unique_bytes``, (n,).
+
+        Each further pass is worth less than the one before (Muennighoff et al. 2023, arXiv:2305.16264, equation 5).
+
+        >>> START.fresh([3e6, 40e6], unique_bytes=5e6).round(-4).tolist()
+        [3000000.0, 28330000.0]
+        """
+        read = np.asarray(text_bytes, float)
+        if math.isinf(self.repeats) or math.isinf(unique_bytes):
+            return read
+        again = np.maximum(read / unique_bytes - 1, 0.0)
+        return np.minimum(read, unique_bytes) + unique_bytes * self.repeats * -np.expm1(-again / self.repeats)
+
     @property
     def slope(self) -> float:
         """Fall of the ln loss when a model of the usual size is trained twice as long.
 
         >>> round(START.slope, 3)
-        0.075
+        0.068
         """
         once, twice = self.loss(USUAL_LAYERS, USUAL_HEAD, np.array([1.0, 2.0]) * USUAL_TEXT)
         return float(np.log(once / twice))
@@ -62,7 +78,7 @@ class Law:
         return np.asarray(1 + self.one_pass * np.asarray(count, float) ** -PASSES_EXPONENT)
 
 
-START = Law(floor=0.5, layers=7.0, head=5.0, text=130.0, size_exponent=0.3, text_exponent=0.34)
+START = Law(floor=0.5, layers=6.2, head=8.1, text=278.0, size_exponent=0.3, text_exponent=0.4, repeats=8.0)
 
 
 def fit_law(layers: ArrayLike, head: ArrayLike, text_bytes: ArrayLike, loss: ArrayLike, *, start: Law = START) -> Law:
@@ -114,7 +130,7 @@ class Pace:
         )
 
 
-PACE = Pace(token_s=8e-6, layer_parameter_s=4.0e-11, head_parameter_s=2.5e-11)
+PACE = Pace(token_s=9.6e-6, layer_parameter_s=3.05e-11, head_parameter_s=2.77e-11)
 
 
 def fit_pace(layer_parameters: ArrayLike, head_parameters: ArrayLike, tokens_per_s: ArrayLike) -> Pace:
