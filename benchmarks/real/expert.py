@@ -8,8 +8,9 @@
 Contender and search spend equal CPU time: all that the run file gives pays for reading data, the training with its
 overhead, export and the score on test text of both. A drawn design is not measured within the budget, which is in its
 favour. Every model is judged as exported, on the whole test text. Rows that the table holds are not made again.
-Columns: contender, design, seed, bits per byte of the exported model, its weight format, steps and charged CPU seconds
-of the training, CPU seconds of everything, and, after ``measure``, time and peak memory.
+Columns: contender, design, seed, bits per byte of the exported model on test text, its weight format, steps, tokens,
+validation bits per byte and charged CPU seconds of the training, CPU seconds of everything, and, after ``measure``,
+time and peak memory. ``old-search`` are searches whose law counted every pass over the text as new text.
 """
 
 from __future__ import annotations
@@ -47,8 +48,8 @@ from provenance import COLUMNS as ORIGIN
 from provenance import here
 
 COLUMNS = (
-    "contender", "design", "seed", "bits_per_byte", "weights", "steps", "train_cpu_s", "cpu_s", "tpot_p50_s",
-    "tpot_p99_s", "ttft_p99_s", "peak_memory_bytes",
+    "contender", "design", "seed", "bits_per_byte", "weights", "steps", "tokens", "validation_bits_per_byte",
+    "train_cpu_s", "cpu_s", "tpot_p50_s", "tpot_p99_s", "ttft_p99_s", "peak_memory_bytes",
 )  # fmt: skip
 FORMATS = ("int8", "int4")
 
@@ -120,7 +121,8 @@ def train_alone(name: str, seed: int, file: Path, work: Path) -> list[dict[str, 
         rows.append(
             {
                 "contender": name, "design": summary(one), "seed": seed, "bits_per_byte": f"{bits:.5f}",
-                "weights": form, "steps": result.steps, "train_cpu_s": f"{result.cpu_s:.1f}",
+                "weights": form, "steps": result.steps, "tokens": result.tokens,
+                "validation_bits_per_byte": f"{result.loss:.5f}", "train_cpu_s": f"{result.cpu_s:.1f}",
                 "cpu_s": f"{time.process_time():.1f}",
             }
         )  # fmt: skip
@@ -140,7 +142,8 @@ def search(seed: int, file: Path, work: Path) -> list[dict[str, Any]]:
     return [
         {
             "contender": "search", "design": winner.summary, "seed": seed, "bits_per_byte": f"{winner.test_loss:.5f}",
-            "weights": winner.weights, "train_cpu_s": f"{winner.train_cpu_s:.1f}",
+            "weights": winner.weights, "tokens": winner.curve[-1].tokens,
+            "validation_bits_per_byte": f"{winner.loss:.5f}", "train_cpu_s": f"{winner.train_cpu_s:.1f}",
             "cpu_s": f"{sum(record.budget.spent.values()):.1f}",
         }
     ]  # fmt: skip

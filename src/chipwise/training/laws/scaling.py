@@ -1,14 +1,15 @@
 """A scaling law of size and text, fitted to a run's short trainings, to extrapolate them to the full budget.
 
 Bits per byte = ``floor`` + ``layers`` · N^-a + ``head`` · H^-a + ``text`` · D^-b, with N the parameters of the layers,
-H those of the head (vocabulary times width) and D the bytes of text that the training has read. In a fixed time a small
-model reads more text, so the best size and vocabulary depend on the budget; short trainings favour small models, and
-the law quantifies by how much. The quality model learns the effect of a candidate's shape as a deviation from the law.
+H those of the head (vocabulary times width) and D the bytes of text that the training has read, of which further passes
+over the same text are worth less and less. In a fixed time a small model reads more text, so the best size and
+vocabulary depend on the budget; short trainings favour small models, and the law quantifies by how much. The quality
+model learns the effect of a candidate's shape as a deviation from the law.
 
 References:
-    The form: Hoffmann et al. 2022, arXiv:2203.15556, equation 2, with a separate term for the head. The constants are
-    fitted anew in each run; until a run has trainings, ``START`` is used, the result of ``benchmarks/training_recipe.py
-    shapes``.
+    The form: Hoffmann et al. 2022, arXiv:2203.15556, equation 2, with a separate term for the head. Further passes:
+    Muennighoff et al. 2023, arXiv:2305.16264, equation 5. The constants are fitted anew in each run; until a run has
+    trainings, ``START`` is used, fitted by ``benchmarks/real/text_law.py`` to trainings of 0.1 to 13 passes.
 """
 
 from __future__ import annotations
@@ -52,7 +53,7 @@ class Law:
     def fresh(self, text_bytes: ArrayLike, unique_bytes: float) -> Float64Array:
         """Bytes of new text that are worth as much as ``text_bytes`` read of a text of ``unique_bytes``, (n,).
 
-        Each further pass is worth less than the one before (Muennighoff et al. 2023, arXiv:2305.16264, equation 5).
+        Each further pass is worth less than the one before.
 
         >>> START.fresh([3e6, 40e6], unique_bytes=5e6).round(-4).tolist()
         [3000000.0, 28330000.0]
@@ -68,7 +69,7 @@ class Law:
         """Fall of the ln loss when a model of the usual size is trained twice as long.
 
         >>> round(START.slope, 3)
-        0.068
+        0.066
         """
         once, twice = self.loss(USUAL_LAYERS, USUAL_HEAD, np.array([1.0, 2.0]) * USUAL_TEXT)
         return float(np.log(once / twice))
@@ -78,7 +79,7 @@ class Law:
         return np.asarray(1 + self.one_pass * np.asarray(count, float) ** -PASSES_EXPONENT)
 
 
-START = Law(floor=0.5, layers=6.2, head=8.1, text=278.0, size_exponent=0.3, text_exponent=0.4, repeats=8.0)
+START = Law(floor=0.487, layers=6.2, head=9.6, text=270.0, size_exponent=0.3, text_exponent=0.4, repeats=8.0)
 
 
 def fit_law(layers: ArrayLike, head: ArrayLike, text_bytes: ArrayLike, loss: ArrayLike, *, start: Law = START) -> Law:
