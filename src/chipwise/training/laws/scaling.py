@@ -62,7 +62,8 @@ class Law:
         if math.isinf(self.repeats) or math.isinf(unique_bytes):
             return read
         again = np.maximum(read / unique_bytes - 1, 0.0)
-        return np.minimum(read, unique_bytes) + unique_bytes * self.repeats * -np.expm1(-again / self.repeats)
+        later = -self.repeats * np.expm1(-again / self.repeats)  # in first passes
+        return np.asarray(np.minimum(read, unique_bytes) + unique_bytes * later)
 
     @property
     def slope(self) -> float:
