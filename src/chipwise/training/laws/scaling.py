@@ -56,7 +56,7 @@ class Law:
         Each further pass is worth less than the one before.
 
         >>> START.fresh([3e6, 40e6], unique_bytes=5e6).round(-4).tolist()
-        [3000000.0, 28330000.0]
+        [3000000.0, 21520000.0]
         """
         read = np.asarray(text_bytes, float)
         if math.isinf(self.repeats) or math.isinf(unique_bytes):
@@ -70,7 +70,7 @@ class Law:
         """Fall of the ln loss when a model of the usual size is trained twice as long.
 
         >>> round(START.slope, 3)
-        0.066
+        0.086
         """
         once, twice = self.loss(USUAL_LAYERS, USUAL_HEAD, np.array([1.0, 2.0]) * USUAL_TEXT)
         return float(np.log(once / twice))
@@ -80,7 +80,7 @@ class Law:
         return np.asarray(1 + self.one_pass * np.asarray(count, float) ** -PASSES_EXPONENT)
 
 
-START = Law(floor=0.487, layers=6.2, head=9.6, text=270.0, size_exponent=0.3, text_exponent=0.4, repeats=8.0)
+START = Law(floor=0.413, layers=18.2, head=23.0, text=137.0, size_exponent=0.4, text_exponent=0.34, repeats=4.0)
 
 
 def fit_law(layers: ArrayLike, head: ArrayLike, text_bytes: ArrayLike, loss: ArrayLike, *, start: Law = START) -> Law:
