@@ -51,6 +51,12 @@ def own_data_folder(tmp_path_factory):
         yield
 
 
+@pytest.fixture(autouse=True)
+def no_earlier_trainings(own_data_folder) -> None:
+    """Lets no search of a test begin with the trainings of another test's."""
+    (Path(os.environ["CHIPWISE_HOME"]) / "trainings.jsonl").unlink(missing_ok=True)
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Runs files with slow tests first if several processes share the tests, so that none is left to the end."""
     if "PYTEST_XDIST_WORKER" in os.environ:

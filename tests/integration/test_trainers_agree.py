@@ -27,6 +27,7 @@ from chipwise.core.files import read_yaml
 from chipwise.deploy.measure import harness
 from chipwise.design.phases import run_budget
 from chipwise.design.report.record import RunRecord
+from chipwise.design.run.past import PastTrainings
 from chipwise.design.targets import bench
 from chipwise.errors import JobsMissing
 from chipwise.training.loop.worker import TrainJob
@@ -62,7 +63,8 @@ def small(profile: Path, home: Path, **changed: object) -> tuple[dict, Path]:
     )
     home.mkdir()
     shutil.copy(profile, home / "profile.json")  # calibration has tests of its own
-    return spec | {"data": {"source": "files", "paths": [str(text)], "entries": "lines"}} | changed, home
+    own = {"data": {"source": "files", "paths": [str(text)], "entries": "lines"}, "prior": "shipped"}
+    return spec | own | changed, home
 
 
 def searched(on: str, profile: Path, home: Path, **changed: object) -> RunRecord:
@@ -110,6 +112,8 @@ def test_the_same_decisions_on_every_trainer_and_day(tmp_path, monkeypatch) -> N
         changed = {"target": {"device": "local", "runtime": "fake"}}
         found[on] = decisions(searched(on, tmp_path / f"{on}.json", tmp_path / on, **changed))
     assert len(found["local"]) > 6
+    stored = {one.loss for one in PastTrainings().entries()}  # for later runs; these ask for none
+    assert sum(loss in stored for _, _, loss in found["local"][:-1]) > 3
     assert found["jobs"] == found["local"]
     assert found["ray"] == found["local"]
 
