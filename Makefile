@@ -69,7 +69,7 @@ test-core: $(STAMP)
 	@$(BIN)/python -m pytest -m install tests/install
 
 doctest: $(STAMP)
-	@$(BIN)/python -m pytest --doctest-modules --ignore src/chipwise/deploy/runtimes/llama_cpp.py src/chipwise
+	@$(BIN)/python -m pytest --doctest-modules --ignore src/chipwise/deploy/runtimes/llama_cpp.py --ignore-glob '*_program.py' src/chipwise
 
 docs: $(STAMP_ALL)
 	@$(BIN)/python docs/scripts/reference.py

@@ -15,7 +15,8 @@ import pytest
 # What wheels do not bring: a GPU, an hour, packages that are built from source or pin versions of their own, and what a
 # runtime or a target does not do.
 NOT_FROM_WHEELS = re.compile(
-    r"GPU|CUDA|CHIPWISE_SLOW|llama.cpp|llama_cpp|vizier|aiconfigurator|package index|/proc|it measures|use --batch 1",
+    r"GPU|CUDA|CHIPWISE_SLOW|llama.cpp|llama_cpp|vizier|aiconfigurator|package index|/proc|it measures|"
+    r"use --batch 1|Python environment of its own",
     re.IGNORECASE,
 )
 skipped: dict[str, str] = {}  # of each test or file, the reason
