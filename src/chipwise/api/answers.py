@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from chipwise.design.report.facts import contenders, without_search
     from chipwise.design.report.tables import constraint_table, final_table
     from chipwise.design.run.folder import holds_run
-    from chipwise.design.run.past import PastTrainings
+    from chipwise.design.run.past import PastTraining, PastTrainings
     from chipwise.design.run.progress import UNITS, Observer, Status, amount_of, best_of, line_of, silent
     from chipwise.design.shrink.shrink_model import Shrunk
     from chipwise.design.strategies.algorithms import STRATEGIES, strategy_info

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from pathlib import Path
 from typing import Annotated
 
@@ -46,12 +45,13 @@ def shown(as_json: options.AsJson = False) -> None:
         ],
         caption="longest: tokens of the longest training; best: lowest validation loss; every training: --json",
     )
-    runs = Counter((one.task, one.data, one.run) for one in found)
-    for (task, data, run), count in runs.items():
-        same = [one for one in found if (one.task, one.data, one.run) == (task, data, run)]
+    runs: dict[tuple[str, str, str], list[answers.PastTraining]] = {}
+    for one in found:
+        runs.setdefault((one.task, one.data, one.run), []).append(one)
+    for (task, data, run), same in runs.items():
         longest = units.show(max(one.tokens for one in same), "count")
         last = max(one.added for one in same)[:10]
-        table.add(task, data[:8], run, last, str(count), longest, f"{min(one.loss for one in same):.4g}")
+        table.add(task, data[:8], run, last, str(len(same)), longest, f"{min(one.loss for one in same):.4g}")
     print_table(table)
 
 

@@ -125,7 +125,7 @@ class Search(StoredRun):
             unmet=None if finals.met else True,
         )
         try:
-            store_trainings(self.spec, self.space, ready.data, self.trials.all())
+            store_trainings(self.spec, ready.data, self.trials.all())
         except ChipwiseError as error:  # the run itself is complete
             self.study.remember(not_stored=f"its trainings are not stored for later runs: {error}")
 

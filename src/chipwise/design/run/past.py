@@ -16,7 +16,6 @@ from pathlib import Path
 from chipwise.core.digest import digest, plain
 from chipwise.core.files import build, check_output, parse_json, read_text, storage, write_atomic
 from chipwise.core.places import data_folder
-from chipwise.core.record import Record
 from chipwise.design.run.spec import RunSpec
 from chipwise.design.run.trials import Candidate, now
 from chipwise.errors import SpecError
@@ -145,7 +144,7 @@ def _lines(items: Iterable[PastTraining]) -> str:
 
 
 def data_key(spec: RunSpec, data: TaskData) -> str:
-    """Digest of everything that losses depend on besides the design, its tokens and the seed."""
+    """Digest of everything that losses depend on, except the design, its tokens and the seed."""
     return digest([spec.task, dict(spec.data), dict(data.summary()), Recipe(), dict(data.recipe)])
 
 
@@ -164,7 +163,7 @@ def known_before(spec: RunSpec, space: SearchSpace, data: TaskData) -> list[Know
     return found[-MOST:]
 
 
-def store_trainings(spec: RunSpec, space: SearchSpace, data: TaskData, items: Sequence[Candidate]) -> int:
+def store_trainings(spec: RunSpec, data: TaskData, items: Sequence[Candidate]) -> int:
     """Stores the finished trainings of a run; returns how many were new."""
     key, when = data_key(spec, data), now()
     return PastTrainings().add(
@@ -173,7 +172,7 @@ def store_trainings(spec: RunSpec, space: SearchSpace, data: TaskData, items: Se
             task=spec.task,
             run=spec.name,
             added=when,
-            choices=Record(plain(space.choices(item.row))).data,
+            choices=item.notes.choices,
             tokens=rung.tokens,
             loss=rung.quantised_loss,
             seed=spec.seed,

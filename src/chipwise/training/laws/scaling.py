@@ -9,7 +9,7 @@ model learns the effect of a candidate's shape as a deviation from the law.
 References:
     The form: Hoffmann et al. 2022, arXiv:2203.15556, equation 2, with a separate term for the head. Further passes:
     Muennighoff et al. 2023, arXiv:2305.16264, equation 5. The constants are fitted anew in each run; until a run has
-    trainings, ``START`` is used, fitted by ``benchmarks/real/text_law.py`` to trainings of 0.1 to 13 passes.
+    trainings, ``START`` is used, fitted by ``benchmarks/real/text_law.py`` to trainings of 0.3 to 11 passes.
 """
 
 from __future__ import annotations

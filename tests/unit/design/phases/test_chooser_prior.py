@@ -4,27 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from toy_run import SPACE, SPEC, metrics, two_bytes
+from toy_run import SPACE, make_chooser
 
-from chipwise.design.phases.choosing import Chooser, Observation
-from chipwise.design.phases.screening import screen
+from chipwise.design.phases.choosing import Observation
 from chipwise.design.phases.supernet_prior import TRUST, WEIGHT, SupernetPrior
 from chipwise.design.strategies.encoding import Encoder
 from chipwise.design.strategies.quality_model import QualityModel
-
-
-def make_chooser() -> Chooser:
-    screened = screen(SPACE, metrics, SPEC.limits, seed=0, draws=500)
-    return Chooser(
-        SPACE,
-        screened,
-        metrics,
-        SPEC.goals,
-        SPEC.limits,
-        final=9.0,
-        bytes_per_token=two_bytes,
-        seed=0,
-    )
 
 
 def depth(rows) -> np.ndarray:

@@ -5,7 +5,9 @@ from __future__ import annotations
 from types import SimpleNamespace
 
 from chipwise.core.files import build
+from chipwise.design.phases.choosing import Chooser
 from chipwise.design.phases.halving import Rung
+from chipwise.design.phases.screening import screen
 from chipwise.design.run.spec import RunSpec
 from chipwise.errors import TrainingDiverged
 from chipwise.model.space.search_space import SearchSpace
@@ -115,3 +117,11 @@ class Limits:
     def beyond(self, item) -> float:
         """The further past its limit, the wider."""
         return 0.0 if self.within_limits(item) else item.design.arch.d_model / 100
+
+
+def make_chooser(*, final: float = 9.0, **settings) -> Chooser:
+    """The chooser of the toy run."""
+    screened = screen(SPACE, metrics, SPEC.limits, seed=0, draws=500)
+    return Chooser(
+        SPACE, screened, metrics, SPEC.goals, SPEC.limits, final=final, bytes_per_token=two_bytes, seed=0, **settings
+    )  # fmt: skip
