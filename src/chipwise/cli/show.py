@@ -121,8 +121,8 @@ def result(record: api.RunRecord, folder: Path) -> None:
             put(f"talk to it in a browser, at http://127.0.0.1:8000: python -m http.server -b 127.0.0.1 -d {winner}")
         elif record.task == "text" and any(winner.glob("model.*")):
             put(f"talk to it: chipwise serve {winner}")
-    cost = record.budget.footprint
-    for line in cost and cost.sentence, answers.unmet.verdict(record), record.stopped and f"stopped: {record.stopped}":
+    cost, stopped = record.budget.footprint, record.stopped and f"stopped: {record.stopped}"
+    for line in record.space.widened, cost and cost.sentence, answers.unmet.verdict(record), stopped:
         if line:
             say(line)
     if step := answers.unmet.next_step(record):

@@ -8,6 +8,7 @@ within the same limits, so that the gain is due to the shape, not the size.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -16,12 +17,13 @@ from chipwise.core.digest import plain
 from chipwise.core.files import write_json
 from chipwise.core.record import Record
 from chipwise.design.limits import Constraint
-from chipwise.design.phases.by_law import FoundByLaw, search_by_law
+from chipwise.design.phases.by_law import DRAWS, LOSS, FoundByLaw, search_by_law
 from chipwise.design.phases.finals import promises_of
 from chipwise.design.phases.kit_return import record
 from chipwise.design.phases.run_record import make_record
 from chipwise.design.phases.stored_run import StoredRun
 from chipwise.design.phases.training_plan import training_plan, write_training_plan
+from chipwise.design.phases.widening import Found, widened
 from chipwise.design.report.record import RunRecord
 from chipwise.design.run.folder import PROMISES, RunFolder
 from chipwise.design.run.progress import Observer, Status
@@ -33,12 +35,15 @@ from chipwise.model.arch import io
 from chipwise.model.arch.design import Design
 from chipwise.model.published.write import to_config
 from chipwise.model.space.designs import design_of, summary
+from chipwise.model.space.search_space import SearchSpace
 from chipwise.model.space.space_spec import SpaceSpec
+from chipwise.predict.explain.rules.change import columns_of_tile
 from chipwise.training.laws.law_fit import read_trainings, updated
 from chipwise.training.laws.laws import Law, shipped
 from chipwise.training.tasks.references import llama_proportions
 
 RATIOS = (24, 32, 48, 64, 96, 128)  # width over depth of reference designs; see training/tasks/text/references.py
+FEWER_DRAWS = 20_000  # random candidates to find out whether a wider space pays
 MOST_TRIALS = 24  # designs of the front to record, best first
 
 
@@ -65,6 +70,8 @@ class LawRun(StoredRun):
         """
         try:
             self._phase("preparing the target")
+            if self.spec.widen == "auto" and "widened" not in self.study.memory and not self.trials.all():
+                self._widen_by_law()
             target = open_target(self.spec, self.space, self.folder)
             target.learn(self.trials.measured())
             if "winner" not in self.study.memory:
@@ -122,15 +129,40 @@ class LawRun(StoredRun):
         path = Path(self.spec.folder) / own
         return updated(shipped(), read_trainings(path), source=str(own))
 
-    def _search(self, target: Target, law: Law) -> None:
+    def _widen_by_law(self) -> None:
+        """Widens the run's space where the best designs by the law lie at an edge."""
+        law = self._law()
+
+        def best(wider: SpaceSpec) -> Found:
+            space = SearchSpace(wider)
+            self._phase("searching by law" if wider == self.spec.space else "searching a wider space")
+            target = open_target(replace(self.spec, space=wider), space, self.folder)
+            found = self._by_law(space, target, law, draws=FEWER_DRAWS)
+            return space.choices(found.rows[0]), float(found.metrics[LOSS][0])
+
+        added, gain = widened(self.spec.space, best, tile=columns_of_tile(self.spec.target.sheet, "bf16"))
+        self.study.remember(widened=added, widened_gain=gain)
+        self.widen(added)
+
+    def _by_law(self, space: SearchSpace, target: Target, law: Law, *, draws: int = DRAWS) -> FoundByLaw:
         spec = self.spec
-        limits = (*spec.limits, *target.limits)
-        tight = limits_on_predictions(spec, self.space, target)
-        self._phase("searching by law")
+        tight = limits_on_predictions(spec, space, target)
         goals = [goal for goal in spec.goals if goal.metric != EXPECTED_LOSS]
-        found = search_by_law(
-            self.space, target.metrics, law, tokens=self.tokens, constraints=tight, objectives=goals, seed=spec.seed
+        return search_by_law(
+            space,
+            target.metrics,
+            law,
+            tokens=self.tokens,
+            constraints=tight,
+            objectives=goals,
+            seed=spec.seed,
+            draws=draws,
         )
+
+    def _search(self, target: Target, law: Law) -> None:
+        limits = (*self.spec.limits, *target.limits)
+        self._phase("searching by law")
+        found = self._by_law(self.space, target, law)
         self.status.priced = found.priced
         best = self._record(found, target, limits)
         self._phase("choosing the reference design")

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from chipwise.core.digest import digest, plain
 from chipwise.core.record import Record
 from chipwise.design.limits import Constraint
 from chipwise.design.phases import supernet_prior
@@ -27,12 +28,13 @@ from chipwise.design.phases.other_devices import AcrossDevices, OtherDevices
 from chipwise.design.phases.reference_design import largest_within, reference_designs
 from chipwise.design.phases.run_budget import RunBudget
 from chipwise.design.phases.run_record import make_record
-from chipwise.design.phases.screening import DRAWS, Screened, loosened, screen
+from chipwise.design.phases.screening import DRAWS, Metrics, Screened, loosened, screen
 from chipwise.design.phases.stored_run import StoredRun
 from chipwise.design.phases.supernet_prior import Supernet, designs_to_score
 from chipwise.design.phases.task_evaluation import TaskEvaluation, load_tasks
 from chipwise.design.phases.training_pace import measure_slowness, slowness
 from chipwise.design.phases.trainings import Trainings, charged
+from chipwise.design.phases.widening import Found, widened
 from chipwise.design.report.record import RunRecord, save
 from chipwise.design.run.folder import RunFolder
 from chipwise.design.run.past import Known, known_before, store_trainings
@@ -43,12 +45,27 @@ from chipwise.design.targets.local import least_calibration_s
 from chipwise.design.targets.target import Target, limits_on_predictions, open_target
 from chipwise.errors import ChipwiseError, OutOfReach
 from chipwise.model.space.designs import summary
+from chipwise.model.space.search_space import SearchSpace
+from chipwise.model.space.space_spec import SpaceSpec
+from chipwise.predict.explain.rules.change import columns_of_tile
 from chipwise.training.laws.scaling import PACE
 from chipwise.training.tasks.protocol import TaskData
 from chipwise.training.trainers.protocol import Setup, Trainer, open_trainer
 
 ALONE_DRAWS = 50_000  # random candidates that are priced for one model, of which most is known from references
 REMEMBERED_S = 1.0  # CPU seconds between two saves of the spent budget
+
+
+@dataclass(frozen=True)
+class Priced:
+    """A space of the run with its candidates within the limits."""
+
+    space: SearchSpace
+    others: OtherDevices
+    target: Target
+    metrics: Metrics
+    limits: tuple[Constraint, ...]
+    screened: Screened
 
 
 @dataclass(frozen=True)
@@ -189,49 +206,22 @@ class Search(StoredRun):
         tasks = load_tasks(self.spec)
         data.prepare()
         self.study.remember(data=dict(data.summary()))
-        past = self._past(data)
-        others = self.others
-        self._phase("calibrating")
-        target = self.target = open_target(self.spec, self.space, self.folder, self._calibrated)
-        self.budget.require()
-        spec = self.spec = target.with_sustained_limits(self.spec)
-        measurer = CandidateMeasurer(self.trials, spec, self.folder, target, on_progress=self._detail)
-        self._phase("screening")
-        across = AcrossDevices(spec, self.space, others, target.metrics) if spec.targets else None
-        metrics = target.metrics if across is None else across.metrics
-        limits = (*limits_on_predictions(spec, self.space, target), *others.limits_on_rows())
-        draws = ALONE_DRAWS if self.allowance.alone else DRAWS
-        try:
-            screened = screen(self.space, metrics, limits, seed=spec.seed, draws=draws)
-        except OutOfReach as error:
-            if not any(item.rungs for item in self._candidates()):
-                raise
-            limits = loosened(limits, error.beyond)  # continue with loosened limits, to end with the closest design
-            screened = screen(self.space, metrics, limits, seed=spec.seed, draws=draws)
-        self._remember_screened(screened)
+        priced = self._priced(self.spec)
         if self.allowance.alone:
             self._phase("timing a training step")
-            measure_slowness(self.study, spec, self.folder, data)
+            measure_slowness(self.study, self.spec, self.folder, data)
+        if self.spec.widen == "auto" and "widened" not in self.study.memory and not self.trials.all():
+            priced = self._widened(priced, data)
+        past, others, target = self._past(data), priced.others, priced.target
+        self.others, self.target = others, target
+        spec = self.spec = target.with_sustained_limits(self.spec)
+        measurer = CandidateMeasurer(self.trials, spec, self.folder, target, on_progress=self._detail)
+        self._remember_screened(priced.screened)
         self._phase("choosing the reference design")
         references = reference_designs(self.trials, spec, target, measurer=measurer, others=others)
         pace = spec.task_settings.latency_metric
-        limits = (*limits, *no_slower_than(references, spec.limits, measured=target.measures, pace=pace))
-        chooser = Chooser(
-            self.space,
-            screened,
-            metrics,
-            spec.goals,
-            limits,
-            final=self.allowance.final,
-            in_tokens=self.allowance.unit == "tokens",
-            bytes_per_token=lambda rows: data.bytes_per_token(self.space, rows),
-            unique_bytes=Record(data.summary()).get("bytes_train", float, math.inf),
-            law=spec.task_settings.law,
-            operators=spec.operators,
-            pace=PACE.times(slowness(self.study)),
-            past=past,
-            seed=spec.seed,
-        )
+        limits = (*priced.limits, *no_slower_than(references, spec.limits, measured=target.measures, pace=pace))
+        chooser = self._chooser(replace(priced, limits=limits), data, past)
         if self.allowance.alone:
             usual = spec.task_settings.references(spec.space)
             chooser.stay_around([item.notes.choices for item in references], usual)
@@ -251,6 +241,70 @@ class Search(StoredRun):
             references=references,
             limits=limits,
             plan=self.budget.plan(references),
+        )
+
+    def _priced(self, spec: RunSpec, *, wider: bool = False) -> Priced:
+        """The space of ``spec``, priced for the run's target, and its candidates within the limits."""
+        space = SearchSpace(spec.space)
+        others = OtherDevices(spec, space)
+        self._phase("screening a wider space" if wider else "calibrating")
+        target = open_target(spec, space, self.folder, self._calibrated)
+        self.budget.require()
+        spec = target.with_sustained_limits(spec)
+        if not wider:
+            self._phase("screening")
+        across = AcrossDevices(spec, space, others, target.metrics) if spec.targets else None
+        metrics = target.metrics if across is None else across.metrics
+        limits = (*limits_on_predictions(spec, space, target), *others.limits_on_rows())
+        draws = ALONE_DRAWS if self.allowance.alone else DRAWS
+        try:
+            screened = screen(space, metrics, limits, seed=spec.seed, draws=draws)
+        except OutOfReach as error:
+            if not any(item.rungs for item in self._candidates()):
+                raise
+            limits = loosened(limits, error.beyond)  # continue with loosened limits, to end with the closest design
+            screened = screen(space, metrics, limits, seed=spec.seed, draws=draws)
+        return Priced(space, others, target, metrics, limits, screened)
+
+    def _widened(self, priced: Priced, data: TaskData) -> Priced:
+        """Widens the run's space where its best designs by the law lie at an edge; the wider space, priced."""
+        found = {digest(plain(self.spec.space)): priced}
+
+        def priced_once(space: SpaceSpec) -> Priced:
+            if (key := digest(plain(space))) not in found:
+                found[key] = self._priced(replace(self.spec, space=space), wider=True)
+            return found[key]
+
+        def best(space: SpaceSpec) -> Found:
+            one = priced_once(space)
+            rows = one.screened.rows
+            chooser = self._chooser(one, data, known_before(self.spec, one.space, data))
+            loss = chooser.law(rows) * chooser.penalty_factor(rows)
+            return one.space.choices(rows[loss.argmin()]), float(loss.min())
+
+        added, gain = widened(self.spec.space, best, tile=columns_of_tile(self.spec.target.sheet, "bf16"))
+        self.study.remember(widened=added, widened_gain=gain)
+        if added:
+            self.widen(added)
+            self.budget = RunBudget(self.spec, self.trials, self.ledger)
+        return priced_once(self.spec.space)
+
+    def _chooser(self, priced: Priced, data: TaskData, past: Sequence[Known]) -> Chooser:
+        return Chooser(
+            priced.space,
+            priced.screened,
+            priced.metrics,
+            self.spec.goals,
+            priced.limits,
+            final=self.allowance.final,
+            in_tokens=self.allowance.unit == "tokens",
+            bytes_per_token=lambda rows: data.bytes_per_token(priced.space, rows),
+            unique_bytes=Record(data.summary()).get("bytes_train", float, math.inf),
+            law=self.spec.task_settings.law,
+            operators=self.spec.operators,
+            pace=PACE.times(slowness(self.study)),
+            past=past,
+            seed=self.spec.seed,
         )
 
     def _past(self, data: TaskData) -> list[Known]:

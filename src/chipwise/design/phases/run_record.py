@@ -16,6 +16,7 @@ from chipwise.design.phases.finals import chances
 from chipwise.design.phases.limits import penalty_factor, within
 from chipwise.design.phases.other_devices import AcrossDevices, OtherDevices
 from chipwise.design.phases.trainings import charged
+from chipwise.design.phases.widening import said as said_of_space
 from chipwise.design.report import record as rec
 from chipwise.design.run.folder import RunFolder
 from chipwise.design.run.footprint import footprint
@@ -77,6 +78,7 @@ def make_record(
             priced=screened.get("priced", int, None),
             priced_per_s=screened.get("priced_per_s", float, None),
             feasible_share=screened.get("feasible_share", float, None),
+            widened=(wider := _widened(folder, memory)),
         ),
         data=build(rec.DataSummary, memory.record("data").data, field="data") if "data" in memory else None,
         trials=tuple(_trial(spec, item, others) for item in items),
@@ -95,8 +97,21 @@ def make_record(
         elsewhere=()
         if target is None
         else tuple(_elsewhere(spec, space, items, target, others, (winner, baseline, knee))),
-        notes=(*_notes(spec, items, profile), *_past(memory), *memory.sequence("kit_notes", str)),
+        notes=(
+            *_notes(spec, items, profile),
+            *([wider] if wider else []),
+            *_past(memory),
+            *memory.sequence("kit_notes", str),
+        ),
     )
+
+
+def _widened(folder: RunFolder, memory: Record) -> str | None:
+    """By what the space of the run file was widened, and why."""
+    added = memory.get("widened", dict[str, list[int]], {})
+    if not added or not isinstance(folder.spec, RunSpec):
+        return None
+    return said_of_space(folder.spec.space, added, memory.get("widened_gain", float))
 
 
 def _past(memory: Record) -> Iterator[str]:

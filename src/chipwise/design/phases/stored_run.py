@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from chipwise.core.record import Record
 from chipwise.design.phases.going_on import take_up
 from chipwise.design.phases.kit_return import kit_notes
+from chipwise.design.phases.widening import Added, with_values
 from chipwise.design.report import output
 from chipwise.design.report.record import RunRecord, save
 from chipwise.design.run.folder import RunFolder
@@ -40,10 +43,19 @@ class StoredRun:
         if folder.storage is not None:
             folder.check_trials_belong_to_run(len(self.study.trials()))
         self.trials = Trials(self.study, spec, self.space)
+        if "widened" in self.study.memory:
+            self.widen(Record(self.study.memory).get("widened", dict[str, list[int]]))
         take_up(self.study, self.trials, spec, folder.before)
         if folder.before is not None:
             folder.write_spec()
         self.ledger = Ledger(Record(self.study.memory).get("spent", dict[str, float], {}), file=folder.spent)
+
+    def widen(self, added: Added) -> None:
+        """Gives the space of the run further values; see :mod:`chipwise.design.phases.widening`."""
+        self.spec = replace(self.spec, space=with_values(self.spec.space, added))
+        self.space = SearchSpace(self.spec.space)
+        self.study.offer(choice_labels(self.space))
+        self.trials = Trials(self.study, self.spec, self.space)
 
     def kit_notes(self, target: Target | None) -> dict[int, dict[str, object]]:
         """Notes on trials from kits that are not recorded yet; remembers why other results are ignored."""

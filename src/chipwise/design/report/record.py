@@ -115,6 +115,7 @@ class SpaceSummary:
     choices: dict[str, object] = field(default_factory=dict)  # values to choose from, by name
     priced: int | None = None
     priced_per_s: float | None = None  # distinct candidates
+    widened: str | None = later(None)  # which values the search added to those of the run file, and why
     feasible_share: float | None = None  # share of the first distinct candidates that is predicted to be feasible
 
 

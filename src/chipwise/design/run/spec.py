@@ -363,6 +363,7 @@ class RunSpec:
     prompt_p99: int | None = later(None)  # of prompts that vary; written workload: {prompt_tokens: {p50, p99}}
     quantiser: Literal["auto", "nearest", "searched", "gptq"] = later("auto")  # of the weights of finalists
     prior: Literal["auto", "shipped", "none"] = later("auto")  # shipped: without earlier runs; none: nothing
+    widen: Literal["auto", "never"] = later("never")  # auto: larger sizes where the best designs lie at the edge
     carbon: str | float | None = later(None)  # grams of CO2 of the grid's kilowatt-hour, such as 350 g/kWh
     seed: int = 0
     folder: str = "."  # folder of the run file, for relative data paths; not a field of the file

@@ -66,12 +66,7 @@ class Study:
         import optuna
 
         self._optuna = optuna
-        self._choices = {
-            name: optuna.distributions.IntDistribution(0, labels - 1)
-            if isinstance(labels, int)
-            else optuna.distributions.CategoricalDistribution(labels)
-            for name, labels in choices.items()
-        }
+        self.offer(choices)
         try:
             self._study = self._do(
                 lambda: optuna.create_study(
@@ -92,6 +87,15 @@ class Study:
             )
         if not is_url(where):
             self._claim_waiting()
+
+    def offer(self, choices: Mapping[str, tuple[str, ...] | int]) -> None:
+        """Sets what later trials choose from: every gene's name, with the labels or the number of its values."""
+        self._choices = {
+            name: self._optuna.distributions.IntDistribution(0, labels - 1)
+            if isinstance(labels, int)
+            else self._optuna.distributions.CategoricalDistribution(labels)
+            for name, labels in choices.items()
+        }
 
     @property
     def shown(self) -> str:
