@@ -10,11 +10,13 @@ from chipwise.core.arguments import public
 from chipwise.core.arrays import AnyArray
 from chipwise.core.extras import require
 from chipwise.deploy.graphs.modules import Inputs, Module, is_module
+from chipwise.deploy.runtimes.ggml import TYPES
 from chipwise.deploy.teach import machine
 from chipwise.design import quantize as files
 from chipwise.design.models import exports, kits, measuring, pages, phones
 from chipwise.design.quantize import onnx_file
 from chipwise.errors import SpecError
+from chipwise.model.walk.calibration import AUTO
 
 if TYPE_CHECKING:
     from chipwise.design.quantize.gguf_run import QuantisedGguf
@@ -43,6 +45,8 @@ def quantize(
     memory: str | None = None,
     context: int | None = None,
     weights: str | None = None,
+    method: str | None = None,
+    cpu_seconds: float | None = None,
     device: str | None = None,
     dry_run: bool = False,
     out: str | Path | None = None,
@@ -51,13 +55,14 @@ def quantize(
     seed: int = 0,
     resume: bool = False,
     on_progress: Callable[[str, int, int], None] = lambda stage, done, total: None,
-) -> QuantisedFile | QuantisedGguf:
+) -> QuantisedFile | QuantisedGguf | exports.Exported:
     """The best number formats of a model on this machine, each chosen by measured time and measured loss.
 
     An ONNX file becomes as fast as it can within a loss. A decoder in a Hugging Face folder or a GGUF file becomes a
     GGUF file: the mix of llama.cpp's formats that changes its next-token distributions least within limits of time and
     memory, or a stock mix where none is better. Can be stopped and resumed; what is known so far is in a folder next to
-    the output.
+    the output. With a ``method``, a Hugging Face folder, a winner or a GGUF file is written as ONNX in one format, by
+    :func:`chipwise.export`.
 
     Args:
         model: An ``.onnx`` file, a PyTorch module or the name of one (``package.module:build`` or ``file.py:build``,
@@ -77,10 +82,15 @@ def quantize(
         memory: GGUF: the most bytes of weights, such as ``<= 400 MB``. Without any limit: size and time of Q4_K_M.
         context: GGUF: tokens whose keys and values count as memory and are read by a step; their format (f16, q8_0,
             q4_0) is then chosen together with the weights'. None: f16, which does not count.
-        weights: GGUF: one format for all matrices, such as ``q4_k``, instead of a mix.
+        weights: GGUF: one format for all matrices, such as ``q4_k``, instead of a mix. With a method: ``int8`` or
+            ``int4`` (default).
+        method: How ONNX weights are rounded: ``nearest``, ``searched``, ``gptq``, ``learned``, or ``auto``: the one of
+            least loss on calibration data, which may also be a run file.
+        cpu_seconds: CPU seconds of ``learned``, 60 unless given; where they are given, ``auto`` tries it too.
         device: GGUF: a chip that is not here, whose times are predicted from its data sheet.
         dry_run: GGUF: choose and promise, but write and measure no file.
-        out: The file to write. Default: ``NAME.quantised.onnx`` or ``NAME.mix.gguf`` in the current folder.
+        out: The file to write; with a method, the folder. Default: ``NAME.quantised.onnx``, ``NAME.mix.gguf`` or
+            ``NAME-onnx`` in the current folder.
         threads: ONNX: threads of the runtime. With one, CPU time is measured, which other programs disturb little.
         minutes: ONNX: most minutes for changes of single operators after the exact choice.
         seed: Random seed of the split, or of the tokens by which losses are measured.
@@ -95,6 +105,7 @@ def quantize(
         MissingExtra: A needed package is not installed.
     """
     target = None if out is None else Path(out)
+    rounds = method is not None or cpu_seconds is not None
     if is_module(model) or not isinstance(model, str | Path) or not _holds_decoder(model):
         _refuse(
             "a GGUF file or a Hugging Face folder",
@@ -103,6 +114,8 @@ def quantize(
             context=context,
             weights=weights,
             device=device,
+            method=method,
+            cpu_seconds=cpu_seconds,
         )
         if dry_run or not isinstance(data, str | Path | Mapping):
             raise SpecError(
@@ -117,6 +130,19 @@ def quantize(
     _refuse("an ONNX file", threads=None if threads == 1 else threads)
     if isinstance(data, Mapping):
         raise SpecError("must be text files or folders of them for this model", field="data")
+    if rounds:
+        whom = "a choice of formats, which a method (--method, --cpu-seconds) leaves out"
+        _refuse(whom, tpot=tpot, memory=memory, context=context, device=device, dry_run=dry_run or None)
+        if (weights or "").upper() in TYPES:
+            raise SpecError(
+                f"{weights} is rounded by llama.cpp; leave the method (--method, --cpu-seconds) out, or write ONNX in "
+                "int8 or int4",
+                field="format",
+            )
+        return exports.export(
+            model, to="onnx", weights=weights or "int4", out=target, method=method or AUTO, data=data,
+            cpu_seconds=cpu_seconds, on_progress=on_progress,
+        )  # fmt: skip
     for module in ("torch", "tokenizers", "safetensors", "gguf", "scipy"):
         require(module)
     return files.quantize_gguf(

@@ -278,6 +278,8 @@ def shrink(
     prompt: int = 32,
     new: int = 16,
     weights: str = "fp32",
+    rounding: str = "auto",
+    cpu_seconds: float | None = None,
     steps: int = 300,
     rate: float = 5e-4,
     out: str | Path | None = None,
@@ -303,6 +305,9 @@ def shrink(
         prompt: Tokens of a request's text or prompt.
         new: Tokens that a decoder generates per request.
         weights: Format in which the result is served: fp32, int8 or int4.
+        rounding: How int8 and int4 are rounded: ``nearest``, ``searched``, ``gptq``, ``learned``, or ``auto``: the one
+            of least loss on held-out data.
+        cpu_seconds: CPU seconds of ``learned``, 60 unless given; where they are given, ``auto`` tries it too.
         steps: Steps of healing by distillation; 0 for none.
         rate: Peak learning rate of healing.
         out: Output folder; ``runs/shrink-<name>`` by default.
@@ -330,6 +335,8 @@ def shrink(
         tokens=prompt,
         new_tokens=new,
         weights=weights,
+        rounding=rounding,
+        cpu_s=cpu_seconds,
         healing=Healing(steps=steps, rate=rate),
         device=there,
         runtime=runtime,

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from chipwise import api
-from chipwise.cli import show, stages
+from chipwise.cli import options, show, stages
 from chipwise.cli.output import print_table, put, say
 from chipwise.core import units
 from chipwise.core.layout import Column, Table
@@ -60,12 +60,7 @@ def command(
     symmetric: Annotated[
         bool, typer.Option("--symmetric/--asymmetric", help="Whether all int4 groups have the same zero (ONNX).")
     ] = True,
-    cpu_seconds: Annotated[
-        float | None,
-        typer.Option(
-            help="CPU seconds of learned rounding, 60 unless given; where they are given, auto tries it too.", min=1
-        ),
-    ] = None,
+    cpu_seconds: options.LearningSeconds = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print what was written and verified as JSON.")] = False,
 ) -> None:
     """Write a model as GGUF, ONNX or a Hugging Face folder, and check that its outputs are the same.
@@ -104,7 +99,7 @@ def command(
             continue
         written.append(found)
         if not as_json:
-            _print(found)
+            printed(found)
     if as_json:
         several = {"written": [found.to_dict() for found in written], "refused": refused}
         show.json_of(several if len(kinds) > 1 else written[0].to_dict())
@@ -115,7 +110,7 @@ def command(
         raise typer.Exit(1)
 
 
-def _print(found: api.Exported) -> None:
+def printed(found: api.Exported) -> None:
     """Prints what was written and verified, and what was not."""
     heads = ("part", "layers", "format", "parameters", "size")
     right = ("parameters", "size")

@@ -49,6 +49,10 @@ Pp = Annotated[int, typer.Option(help="Pipeline-parallel degree.", min=1)]
 Ep = Annotated[int, typer.Option(help="Expert-parallel degree.", min=1)]
 Dp = Annotated[int, typer.Option(help="Data-parallel degree: replicas of attention.", min=1)]
 TrainTokens = Annotated[str | None, typer.Option(help=quality.HELP, callback=quality.check_tokens)]
+LearningSeconds = Annotated[
+    float | None,
+    typer.Option(help="CPU seconds of learned rounding, 60 unless given; with them, auto tries it too.", min=1),
+]
 AsJson = Annotated[bool, typer.Option("--json", help="Print as JSON, in SI units.")]
 
 

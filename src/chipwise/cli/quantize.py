@@ -11,7 +11,8 @@ import typer
 
 from chipwise import api
 from chipwise.api import answers
-from chipwise.cli import completion, stages
+from chipwise.cli import completion, options, stages
+from chipwise.cli.export import printed
 from chipwise.cli.output import json_of, print_table, put, say, stoppable
 from chipwise.core import units
 from chipwise.core.layout import Column, Table
@@ -29,7 +30,7 @@ def command(
         list[Path],
         typer.Option(
             help="ONNX: a .npz file with samples of each input along a first axis, or a folder of such files. GGUF: a "
-            "text file or a folder of .txt files (repeat the option)."
+            "text file or a folder of .txt files (repeat the option). With --method also a run file."
         ),
     ],
     loss: Annotated[
@@ -57,20 +58,24 @@ def command(
     ] = None,
     context: Annotated[
         int | None,
-        typer.Option(
-            help="GGUF: tokens whose keys and values count as memory; their format is chosen with the weights'. "
-            "Default: f16, not counted.",
-            min=64,
-        ),
+        typer.Option(help="GGUF: tokens whose KV, in a format chosen too, counts as memory. Default: none.", min=64),
     ] = None,
     weights: Annotated[
-        str | None, typer.Option("--format", help="GGUF: one format for all matrices, such as q4_k, instead of a mix.")
+        str | None,
+        typer.Option("--format", help="GGUF: one format for all, such as q4_k, no mix. With --method: int8 or int4."),
     ] = None,
+    method: Annotated[
+        str | None,
+        typer.Option(
+            help="Write a Hugging Face folder, a winner or a .gguf file as ONNX in one format (int4 unless given), "
+            "rounded by nearest, searched, gptq, learned, or auto: what loses least on calibration data."
+        ),
+    ] = None,
+    cpu_seconds: options.LearningSeconds = None,
     device: Annotated[
         str | None,
         typer.Option(
-            help="GGUF: chip that the limits are for; times are predicted from its data sheet. Default: this machine, "
-            "timed.",
+            help="GGUF: chip that the limits are for, by its data sheet. Default: this machine, timed.",
             autocompletion=completion.devices,
         ),
     ] = None,
@@ -78,7 +83,8 @@ def command(
         bool, typer.Option("--dry-run", help="GGUF: print the formats and their price, and write no file.")
     ] = False,
     out: Annotated[
-        Path | None, typer.Option(help="File to write. Default: NAME.quantised.onnx or NAME.mix.gguf here.")
+        Path | None,
+        typer.Option(help="File, or folder with --method. Default: NAME.quantised.onnx, NAME.mix.gguf, NAME-onnx."),
     ] = None,
     threads: Annotated[int, typer.Option(help="Threads of the runtime.", min=1)] = 1,
     minutes: Annotated[
@@ -98,6 +104,8 @@ def command(
     chipwise quantize package.module:build --shape x=1,3,224,224 --data inputs.npz
 
     chipwise quantize ./smollm2 --data text/ --tpot "<= 8 ms"
+
+    chipwise quantize ./minilm --data notes.txt --method learned
     """
     with stoppable():
         found = api.quantize(
@@ -111,6 +119,8 @@ def command(
             memory=memory,
             context=context,
             weights=weights,
+            method=method,
+            cpu_seconds=cpu_seconds,
             device=device,
             dry_run=dry_run,
             out=out,
@@ -121,9 +131,11 @@ def command(
             on_progress=stages.silent if as_json else stages.Progress(),
         )
     if as_json:
-        json_of(found)
+        json_of(found.to_dict())
     elif isinstance(found, answers.QuantisedGguf):
         _print_gguf(found)
+    elif isinstance(found, api.Exported):
+        printed(found)
     else:
         _print(found)
 

@@ -9,7 +9,7 @@ import typer
 
 from chipwise import api
 from chipwise.api import answers
-from chipwise.cli import completion, stages
+from chipwise.cli import completion, options, stages
 from chipwise.cli.output import json_of, print_table, put, refuse, say, stoppable
 from chipwise.core import units
 from chipwise.core.layout import Column, Table
@@ -45,6 +45,14 @@ def command(
     tokens: Annotated[int, typer.Option(help="Prompt tokens of a request.", min=1)] = 32,
     new: Annotated[int, typer.Option(help="New tokens of a request (decoders).", min=1)] = 16,
     weights: Annotated[str, typer.Option(help="Weight format for serving: fp32, int8, int4.")] = "fp32",
+    rounding: Annotated[
+        str,
+        typer.Option(
+            help="How int8 and int4 are rounded: nearest, searched, gptq, learned, or auto: what loses least on "
+            "held-out data."
+        ),
+    ] = "auto",
+    cpu_seconds: options.LearningSeconds = None,
     steps: Annotated[int, typer.Option(help="Distillation steps after the cut.", min=0)] = 300,
     rate: Annotated[float, typer.Option(help="Peak learning rate of distillation.")] = 5e-4,
     device: Annotated[
@@ -86,6 +94,8 @@ def command(
             prompt=tokens,
             new=new,
             weights=weights,
+            rounding=rounding,
+            cpu_seconds=cpu_seconds,
             steps=steps,
             rate=rate,
             device=device,
@@ -121,6 +131,8 @@ def _print(found: answers.Shrunk) -> None:
         f"{found.held_out}: {found.shown(found.loss_before)} after the cut, {found.shown(found.loss_after)} after "
         f"distillation"
     )
+    if found.quantiser is not None:
+        say(f"rounded by: {found.quantiser.text()}")
     if found.latency is not None and not found.latency.clean:
         say(f"unclean: {'; '.join(found.latency.reasons)}; trust the share rather than the times")
     put(f"model: {found.folder}")

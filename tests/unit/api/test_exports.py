@@ -521,6 +521,42 @@ def test_learned_rounding_is_written_and_is_tried_by_auto_where_it_has_time(mode
     assert not list(tmp_path.glob(".out*"))  # nor a checkpoint
     gptq = chipwise.export(model, to="onnx", weights="int4", out=tmp_path / "b", data=str(text), method="gptq")
     assert found.verified[0].mean < 1.25 * gptq.verified[0].mean  # it lessens the divergence, not this mean
-    for asked in ({"to": "gguf", "method": "learned"}, {"to": "onnx", "method": "gptq", "cpu_seconds": 5}):
-        with pytest.raises(InputError, match="learned is for onnx and openvino, by itself or in auto"):
+    for asked, why in (
+        ({"to": "gguf", "method": "learned"}, "learned is for onnx and openvino, not gguf"),
+        ({"to": "onnx", "method": "gptq", "cpu_seconds": 5}, "they are of learned, by itself or in auto, not gptq"),
+        ({"to": "onnx", "method": "learnt"}, "unknown quantiser 'learnt'"),
+    ):
+        with pytest.raises(InputError, match=why):
             chipwise.export(model, weights="int4", out=tmp_path / "c", data=str(text), **asked)
+
+
+def test_quantize_with_a_method_writes_what_export_writes(model, text, tmp_path) -> None:
+    words = ["quantize", str(model), "--data", str(text), "--method", "gptq", "--out", str(tmp_path / "a"), "--json"]
+    done = CliRunner().invoke(app, words, catch_exceptions=False)
+    chipwise.export(model, to="onnx", weights="int4", out=tmp_path / "b", data=str(text), method="gptq")
+    assert json.loads(done.output)["quantiser"]["method"] == "gptq"
+    assert files(tmp_path / "a") == files(tmp_path / "b")
+    assert (tmp_path / "a" / "model.onnx").read_bytes() == (tmp_path / "b" / "model.onnx").read_bytes()
+    learned = chipwise.quantize(model, data=str(text), method="learned", cpu_seconds=1, out=tmp_path / "c")
+    assert learned.quantiser.method == "learned"
+    printed = CliRunner().invoke(app, words[:-1], catch_exceptions=False)
+    assert "rounded by: gptq" in printed.output
+
+
+@pytest.mark.parametrize(
+    ("options", "why"),
+    [
+        ({"method": "auto", "weights": "q4_k"}, "format: q4_k is rounded by llama.cpp; leave the method"),
+        ({"method": "auto", "tpot": "<= 1 ms"}, "tpot: only applies to a choice of formats, which a method"),
+        ({"cpu_seconds": 5, "dry_run": True}, "dry_run: only applies to a choice of formats"),
+        ({"method": "best"}, "unknown quantiser 'best'"),
+    ],
+)
+def test_quantize_with_a_method_refuses_what_a_choice_of_formats_takes(model, text, options, why) -> None:
+    with pytest.raises(InputError, match=why):
+        chipwise.quantize(model, data=str(text), **options)
+
+
+def test_a_method_is_not_for_an_onnx_file(tmp_path) -> None:
+    with pytest.raises(InputError, match="method: only applies to a GGUF file or a Hugging Face folder"):
+        chipwise.quantize(tmp_path / "a.onnx", data="x.npz", method="auto")

@@ -41,7 +41,7 @@ from chipwise.model.arch.design import Design
 from chipwise.model.arch.formats import renamed
 from chipwise.model.blocks.quantisers import QUANTISERS
 from chipwise.model.blocks.quantize import GRID, NEAREST, Grid, Packing
-from chipwise.model.walk.calibration import AUTO, LEARNED, LEARNED_CPU_S, Choice, choose, quantiser
+from chipwise.model.walk.calibration import AUTO, LEARNED, Choice, choose, learning_s, quantiser
 
 MANIFEST, SCHEMA = "manifest.json", "chipwise.export/2"
 EARLIER = {"manifest.json": SCHEMA, "export.json": "chipwise.export/1"}  # manifests of earlier exports
@@ -190,11 +190,10 @@ def export(
         )
     if kind == COMPRESSED and not symmetric:
         raise InputError("symmetric (--asymmetric): int4 in compressed-tensors is written symmetric; ONNX has a choice")
-    budget_s = (LEARNED_CPU_S if method == LEARNED else 0.0) if cpu_seconds is None else cpu_seconds
-    if budget_s and (kind not in _LEARNING or method not in (AUTO, LEARNED)):
+    budget_s = learning_s(method, cpu_seconds)
+    if budget_s and kind not in _LEARNING:
         raise InputError(
-            f"method (--method), cpu_seconds (--cpu-seconds): {LEARNED} is for {' and '.join(_LEARNING)}, by itself or "
-            f"in {AUTO}, not for {kind} by {method}"
+            f"method (--method), cpu_seconds (--cpu-seconds): {LEARNED} is for {' and '.join(_LEARNING)}, not {kind}"
         )
     checkpoint = folder.with_name(f".{folder.name}.{LEARNED}.safetensors")
     given = _rounded(kind, source, place, design, method, data, grid)
@@ -252,26 +251,26 @@ class _Rounded:
 
 def _learned(given: _Rounded, method: str, budget_s: float, checkpoint: Path, on_progress: OnProgress) -> _Rounded:
     """``given`` after learned rounding, or ``given`` itself if that loses less and ``method`` leaves the choice."""
-    from chipwise.training.loop.learned_rounding import distance_from, learn
+    from chipwise.training.loop.learned_rounding import distance_from, learned_or_chosen
 
     if (data := given.calibration) is None or given.choice is None:
         return given
-    found = learn(
+    choice, found = learned_or_chosen(
         given.design,
         given.source.weights,
         given.packing,
         distance_from(data.lessons()),
+        choice=given.choice,
+        judge=data.judge,
+        method=method,
         cpu_budget_s=budget_s,
         path=checkpoint,
-        on_progress=lambda share: on_progress("CPU seconds of learned rounding", int(share * budget_s), int(budget_s)),
+        on_progress=on_progress,
     )
-    choice = given.choice.beside(LEARNED, data.judge(found.design.arch, found.weights), found.cpu_s)
-    if method == AUTO and choice.method != LEARNED:
+    if found is None:
         return replace(given, choice=choice)
     source = replace(given.source, arch=found.design.arch, weights=found.weights)
-    return replace(
-        given, source=source, design=found.design, packing=found.packing, choice=replace(choice, method=LEARNED)
-    )
+    return replace(given, source=source, design=found.design, packing=found.packing, choice=choice)
 
 
 def _rounded(kind: str, source: Source, place: Path, design: Design, method: str, data: Data, grid: Grid) -> _Rounded:
@@ -283,8 +282,6 @@ def _rounded(kind: str, source: Source, place: Path, design: Design, method: str
         if method not in (AUTO, "nearest"):
             raise InputError(f"method (--method): ExecuTorch's own tools round to the nearest, not {short(method)}")
         return replace(plain_one, choice=Choice(method="nearest", losses={}, cpu_s={}))
-    if method not in (AUTO, LEARNED):
-        quantiser(method)
     lacking = []
     try:
         found = None if method == "nearest" and data is None else calibration(source, place, data, fp8="fp8" in narrow)

@@ -18,13 +18,13 @@ from chipwise.design.shrink.block_selection import METHODS, Limits, Method
 from chipwise.design.shrink.chip_clock import ChipClock
 from chipwise.design.shrink.distillation import Healing
 from chipwise.design.shrink.sizes import Sizes, whole_sizes
-from chipwise.design.shrink.stages import Cut, CutSettings, OnProgress, Shrinking
+from chipwise.design.shrink.stages import CutSettings, OnProgress, Rounded, Rounding, Shrinking
 from chipwise.design.shrink.task_material import TaskMaterial
 from chipwise.design.shrink.text_material import TextMaterial
 from chipwise.errors import InputError, StudyError, UnitError, UnknownName
 from chipwise.model.arch.arch import ArchSpec
-from chipwise.model.arch.design import Design
 from chipwise.model.ops.workload import Workload
+from chipwise.model.walk.calibration import AUTO, Choice, learning_s
 from chipwise.predict.cost.model import CostEstimate
 from chipwise.training.data.text import load_corpus
 from chipwise.training.loop.origin import data_spec
@@ -54,6 +54,7 @@ class Shrunk:
     original_score: TaskScore | None
     estimates: tuple[CostEstimate, CostEstimate] | None  # of original and cut, if latency is limited on another chip
     cpu_s: Mapping[str, float]  # CPU seconds by stage; shared stages are charged to each method
+    quantiser: Choice | None = None  # of narrow weights, and what each one tried loses
 
     def shown(self, loss: float) -> str:
         """A loss on held-out data in the task's metric."""
@@ -100,6 +101,8 @@ class Shrunk:
             "loss_after": self.loss_after,
             "held_out": self.held_out,
         }
+        if self.quantiser is not None:
+            found["quantiser"] = plain(self.quantiser)
         if self.score is not None:
             found |= {"score": plain(self.score), "original_score": plain(self.original_score)}
         if self.estimates is not None and (both := self.request_s) is not None:
@@ -123,6 +126,9 @@ class ShrinkRequest:
         new_tokens: Tokens that a decoder generates in a request.
         longest: Most tokens per text in healing.
         weights: Weight format of the served model.
+        rounding: How weights in a narrow format are rounded: ``nearest``, ``searched``, ``gptq``, ``learned`` or
+            ``auto``, the one of least loss on held-out data.
+        cpu_s: CPU seconds of ``learned``; where they are given, ``auto`` tries it too.
         healing: Steps and learning rate of healing.
         device: The chip for the latency limit, predicted by its data sheet. Default: this machine.
         runtime: Runtime of that chip. Default: its own.
@@ -137,6 +143,8 @@ class ShrinkRequest:
     new_tokens: int = 16
     longest: int = 64
     weights: str = "fp32"
+    rounding: str = AUTO
+    cpu_s: float | None = None
     healing: Healing = Healing()  # noqa: RUF009  (frozen)
     device: str | None = None
     runtime: str | None = None
@@ -146,6 +154,9 @@ class ShrinkRequest:
         if self.method not in METHODS:
             raise UnknownName("method", self.method, METHODS)
         self.limits(1.0, 1.0)
+        learning_s(self.rounding, self.cpu_s)
+        if self.weights == "fp32" and (self.rounding != AUTO or self.cpu_s is not None):
+            raise InputError("--rounding and --cpu-seconds are for int8 and int4; add --weights int8 or --weights int4")
         if self.device is None and self.runtime is not None:
             raise InputError("--runtime is that of a --device; on this machine cuts are timed in onnxruntime")
 
@@ -214,15 +225,16 @@ def shrink_model(
         seed=request.seed,
         on_progress=on_progress,
         clock=clock,
+        rounding=Rounding(method=request.rounding, cpu_s=learning_s(request.rounding, request.cpu_s)),
     )
     claim(target, work.about, resume=resume)
     costs, whole = work.costs["request"], whole_sizes(work.arch)
     settings = request.settings(request.limits(costs.cut_s(work.arch, whole), work.whole_bytes))
     place = target / request.method
     cut = work.heal(settings, *work.choose(settings))
-    work.write(cut, place)
+    rounded = work.write(cut, place)
     times = work.measure(place) if measured and clock is None else (None, None)
-    scores = _scores(work, material, cut, place) if isinstance(material, TaskMaterial) else (None, None)
+    scores = _scores(work, material, rounded, place) if isinstance(material, TaskMaterial) else (None, None)
     estimates = None if clock is None else clock.estimates([work.arch, cut.arch])
     result = Shrunk(
         folder=place / "model",
@@ -244,22 +256,20 @@ def shrink_model(
         original_score=scores[1],
         estimates=None if estimates is None else (estimates[0], estimates[1]),
         cpu_s=dict(work.cpu_s),
+        quantiser=rounded.choice,
     )
     write_json(place / "result.json", result.summary())
     return result
 
 
-def _scores(work: Shrinking, material: TaskMaterial, cut: Cut, place: Path) -> tuple[TaskScore, TaskScore]:
+def _scores(work: Shrinking, material: TaskMaterial, cut: Rounded, place: Path) -> tuple[TaskScore, TaskScore]:
     """Test scores of the exported graphs of cut and original."""
-    design = Design(arch=cut.arch, weights=work.weight_format)
-    packing = work.packing(cut.arch, cut.weights)
-    score = material.score(design, {name: value.numpy() for name, value in cut.weights.items()}, place, packing)
-    material.promise(design, score, place / "model")
+    score = material.score(cut.design, cut.weights, place, cut.packing)
+    material.promise(cut.design, score, place / "model")
 
     def original() -> object:
-        weights = {name: value.numpy() for name, value in work.original.items()}
-        original = Design(arch=work.arch, weights=work.weight_format)
-        return plain(material.score(original, weights, work.state, work.packing(work.arch, work.original)))
+        found = work.rounded(work.arch, work.original)
+        return plain(material.score(found.design, found.weights, work.state, found.packing))
 
     return score, TaskScore(**work.kept("original-score", original))
 

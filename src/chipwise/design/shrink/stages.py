@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from chipwise.core import units
 from chipwise.core.arrays import AnyArray
@@ -49,14 +49,17 @@ from chipwise.design.shrink.importance import (
 )
 from chipwise.design.shrink.material import Comparison, Material
 from chipwise.design.shrink.sizes import Sizes, compact, cut_arch, cut_weights, reorder, require_cuttable, whole_sizes
+from chipwise.design.shrink.texts import BATCH_TOKENS
 from chipwise.errors import Infeasible
 from chipwise.model.arch.arch import ArchSpec
 from chipwise.model.arch.design import Design
+from chipwise.model.blocks.quantisers import QUANTISERS
 from chipwise.model.blocks.quantize import NEAREST, Packing
 from chipwise.model.nn.precision import Precision, kept_precision
 from chipwise.model.ops.workload import Workload
-from chipwise.model.walk.calibration import choose, quantiser
+from chipwise.model.walk.calibration import AUTO, LEARNED, Choice, choose, quantiser
 from chipwise.training.loop.checkpoint import fingerprint
+from chipwise.training.loop.learned_rounding import Distance, learned_or_chosen, weights_of
 
 Named = dict[str, Tensor]
 OnProgress = Callable[[str, int, int], None]  # stage, amount done, total
@@ -77,6 +80,24 @@ class CutSettings:
     def choosing(self) -> str:
         """Identity of all inputs of the choice."""
         return digest([self.method, self.limits])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rounding:
+    """How narrow weights are rounded: a quantiser's name, ``learned`` or ``auto``, and CPU seconds of ``learned``."""
+
+    method: str = AUTO
+    cpu_s: float = 0.0  # where there are some, ``auto`` tries ``learned`` too
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rounded:
+    """What a file is written from."""
+
+    design: Design
+    weights: Mapping[str, AnyArray]
+    packing: Packing = NEAREST
+    choice: Choice | None = None  # None if nothing is rounded
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,6 +122,7 @@ class Shrinking:
         weight_format: Weight format of the served model.
         seed: Random seed of batches and cuts.
         on_progress: Called with the stage, the amount done and the total.
+        rounding: How narrow weights of cuts are rounded. The original's are never learned.
     """
 
     def __init__(
@@ -113,6 +135,7 @@ class Shrinking:
         seed: int,
         on_progress: OnProgress,
         clock: Clock | None = None,
+        rounding: Rounding = Rounding(),
     ) -> None:
         self.material, self.arch = material, material.arch
         require_cuttable(self.arch)
@@ -131,6 +154,7 @@ class Shrinking:
             "seed": seed,
             **self.clock.about,
         }
+        self.rounding = rounding
         self.cpu_s: dict[str, float] = {}
 
     @functools.cached_property
@@ -259,27 +283,61 @@ class Shrinking:
             precision=self.precision,
         )
 
-    def write(self, cut: Cut, place: Path) -> None:
-        """Writes a Hugging Face folder ``model``, and ``model.onnx`` next to it."""
+    def write(self, cut: Cut, place: Path) -> Rounded:
+        """Writes a Hugging Face folder ``model``, and ``model.onnx`` next to it; returns what that is written from."""
         arrays = {name: value.numpy() for name, value in cut.weights.items()}
-        design = Design(arch=cut.arch, weights=self.weight_format)
-        self.material.write(design, arrays, place / "model")
-        export(design, arrays, place / "model.onnx", packing=self.packing(cut.arch, cut.weights))
+        self.material.write(Design(arch=cut.arch, weights=self.weight_format), arrays, place / "model")
+        found = self.rounded(cut.arch, cut.weights, learned=f"rounding-{place.name}")
+        export(found.design, found.weights, place / "model.onnx", packing=found.packing)
+        return found
 
-    def packing(self, arch: ArchSpec, weights: Named) -> Packing:
-        """How narrow weights are rounded: by the quantiser whose model is least distant from the original."""
+    def rounded(self, arch: ArchSpec, weights: Named, *, learned: str | None = None) -> Rounded:
+        """Weights as served, rounded by the quantiser whose model is least distant from the original, or as asked.
+
+        Args:
+            arch: The model.
+            weights: Its weights.
+            learned: Name of the checkpoint of learned rounding; None: it is not tried.
+        """
+        design = Design(arch=arch, weights=self.weight_format)
+        arrays = {name: value.numpy() for name, value in weights.items()}
         if self.weight_format == "fp32":
-            return NEAREST
+            return Rounded(design=design, weights=arrays)
         inputs = matrix_inputs(arch, weights, self.material.examples)
-        packing = Packing(inputs=inputs.get)
+        packing, asked = Packing(inputs=inputs.get), self.rounding.method
 
         def judge(own: ArchSpec, rounded: Mapping[str, AnyArray]) -> float:
             tensors = {name: torch.from_numpy(value) for name, value in rounded.items()}
             return self.judge(own, tensors)
 
-        arrays = {name: value.numpy() for name, value in weights.items()}
-        choice = choose(Design(arch=arch, weights=self.weight_format), arrays, packing, judge)
-        return replace(packing, quantiser=quantiser(choice.method))
+        among = tuple(QUANTISERS) if asked in (AUTO, LEARNED) else (asked,)
+        choice = choose(design, arrays, packing, judge, among=among)
+        packing = replace(packing, quantiser=quantiser(choice.method))
+        if learned is not None and self.rounding.cpu_s:
+            choice, found = learned_or_chosen(
+                design,
+                arrays,
+                packing,
+                self._distance(arch.with_tied(False)),
+                choice=choice,
+                judge=judge,
+                method=asked,
+                cpu_budget_s=self.rounding.cpu_s,
+                path=self.state / f"{learned}.safetensors",
+                on_progress=self.on_progress,
+            )
+            if found is not None:
+                design, arrays, packing = found.design, dict(found.weights), found.packing
+        return Rounded(design=design, weights=arrays, packing=packing, choice=choice)
+
+    def _distance(self, arch: ArchSpec) -> Distance:
+        """The distance of a module of ``arch`` from the original on the batch of a number."""
+
+        def distance(model: nn.Module, number: int) -> Tensor:
+            batch = self.comparison.lesson(number, tokens=BATCH_TOKENS, seed=self.seed + 1)
+            return self.comparison.distance(arch, weights_of(model), batch)
+
+        return distance
 
     def measure(self, place: Path) -> tuple[Measurement, Measurement]:
         """Measures the cut's file and the original's in alternation.
@@ -303,9 +361,8 @@ class Shrinking:
         """The original's ``model.onnx``, exported once."""
         path = self.state / "original.onnx"
         if not path.exists():
-            arrays = {name: value.numpy() for name, value in self.original.items()}
-            design = Design(arch=self.arch, weights=self.weight_format)
-            export(design, arrays, path, packing=self.packing(self.arch, self.original))
+            found = self.rounded(self.arch, self.original)
+            export(found.design, found.weights, path, packing=found.packing)
         return path
 
     def _choice(self, settings: CutSettings, pick: Callable[[Limits], Sizes]) -> Sizes:

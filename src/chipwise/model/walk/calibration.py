@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from chipwise.core.arrays import AnyArray
-from chipwise.errors import UnknownName
+from chipwise.errors import InputError, UnknownName
 from chipwise.model.arch.arch import ArchSpec
 from chipwise.model.arch.design import Design
 from chipwise.model.blocks.quantisers import QUANTISERS
@@ -109,6 +109,20 @@ def choose(
         found = judge(arch, rounded)
         losses[name] = found if math.isfinite(found) else math.inf
     return Choice(method=min(losses, key=losses.__getitem__), losses=losses, cpu_s=cpu_s)
+
+
+def learning_s(method: str, cpu_s: float | None) -> float:
+    """CPU seconds of learned rounding where quantisers are chosen by ``method`` and so many are allowed.
+
+    Raises:
+        UnknownName: There is no such method.
+        InputError: The method does not learn.
+    """
+    if method not in (known := (*METHODS, LEARNED)):
+        raise UnknownName("quantiser", method, known)
+    if cpu_s is not None and method not in (AUTO, LEARNED):
+        raise InputError(f"cpu_seconds (--cpu-seconds): they are of {LEARNED}, by itself or in {AUTO}, not {method}")
+    return (LEARNED_CPU_S if method == LEARNED else 0.0) if cpu_s is None else cpu_s
 
 
 def quantiser(name: str) -> Quantiser:

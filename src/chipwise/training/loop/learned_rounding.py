@@ -28,7 +28,7 @@ from chipwise.core.digest import digest
 from chipwise.errors import TrainingDiverged
 from chipwise.model.arch.design import Design
 from chipwise.model.blocks.quantize import Grid, Packed, Packing, Quantiser, levels, pack_integers
-from chipwise.model.walk.calibration import Lessons
+from chipwise.model.walk.calibration import AUTO, LEARNED, Choice, Judge, Lessons
 from chipwise.model.walk.module import load
 from chipwise.training.loop.checkpoint import fingerprint, read_state, write_state
 
@@ -36,6 +36,8 @@ SCHEMA = "chipwise.rounding/1"
 POSITION_RATE = 0.03  # step of a position between integers
 SCALE_RATE, OTHER_RATE = 0.003, 0.003  # steps as shares of the root mean square of the parameter
 WARMUP = 0.1  # share of the budget in which the rates rise
+STAGE = "CPU seconds of learned rounding"
+OnProgress = Callable[[str, int, int], None]
 Distance = Callable[[nn.Module, int], Tensor]
 """The distance of a model's outputs from the original's on the batch of this number, differentiable."""
 
@@ -198,6 +200,51 @@ def learn(
         steps=step,
         cpu_s=spent,
     )
+
+
+def weights_of(model: nn.Module) -> dict[str, Tensor]:
+    """The weights that a module computes with, rounded ones among them, differentiable."""
+    found = {name: value for name, value in model.named_parameters() if ".parametrizations." not in name}
+    rounded = (name for name, module in model.named_modules() if parametrize.is_parametrized(module, "weight"))
+    return found | {f"{name}.weight": model.get_submodule(name).weight for name in rounded}
+
+
+def learned_or_chosen(
+    design: Design,
+    weights: Mapping[str, AnyArray],
+    packing: Packing,
+    distance: Distance,
+    *,
+    choice: Choice,
+    judge: Judge,
+    method: str,
+    cpu_budget_s: float,
+    path: Path,
+    on_progress: OnProgress,
+) -> tuple[Choice, Learned | None]:
+    """Learned rounding after the quantiser of ``choice``, which ``packing`` has, and the choice between them.
+
+    Args:
+        judge: The loss by which quantisers were chosen.
+        method: ``learned``, or ``auto`` for the one that loses less.
+        on_progress: Called with a stage, how many of its CPU seconds are spent, and how many it has.
+
+    Returns:
+        None beside the choice if what learned rounding gave is not used.
+    """
+    found = learn(
+        design,
+        weights,
+        packing,
+        distance,
+        cpu_budget_s=cpu_budget_s,
+        path=path,
+        on_progress=lambda share: on_progress(STAGE, int(share * cpu_budget_s), int(cpu_budget_s)),
+    )
+    both = choice.beside(LEARNED, judge(found.design.arch, found.weights), found.cpu_s)
+    if method == AUTO and both.method != LEARNED:
+        return both, None
+    return replace(both, method=LEARNED), found
 
 
 def _peak(name: str, value: Tensor) -> float:

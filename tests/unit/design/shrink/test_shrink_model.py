@@ -365,3 +365,28 @@ def test_narrow_cuts_are_rounded_by_the_quantiser_of_least_distance(bert, tmp_pa
         assert choice.losses[choice.method] == min(choice.losses.values())
         assert choice.losses["gptq"] < choice.losses["nearest"]
     assert chosen
+
+
+@pytest.mark.parametrize("make", [bert_folder, decoder_folder])
+def test_a_cut_may_be_rounded_by_descent_towards_the_original(make, tmp_path) -> None:
+    folder, seen = make(tmp_path / "m"), []
+    asked = {"weights": "int4", "latency": "70 %", "rounding": "learned", "cpu_s": 2.0}
+    request = settings(tmp_path, **asked)
+    beside = {name: request.pop(name) for name in ("out", "measured")}
+    found = shrink_model(folder, ShrinkRequest(**request), **beside, on_progress=lambda *now: seen.append(now))
+    losses = found.quantiser.losses
+    assert found.quantiser.method == "learned"
+    assert losses["learned"] < losses["nearest"]
+    assert ("CPU seconds of learned rounding", 0, 2) in seen
+    held = json.loads((tmp_path / "out" / "exact" / "result.json").read_text())
+    assert held["quantiser"]["losses"] == pytest.approx(losses)
+
+
+def test_rounding_is_asked_of_narrow_weights_alone() -> None:
+    for options in ({"rounding": "gptq"}, {"cpu_s": 5.0}):
+        with pytest.raises(InputError, match="add --weights int8 or --weights int4"):
+            ShrinkRequest(**options)
+    with pytest.raises(UnknownName, match="quantiser"):
+        ShrinkRequest(weights="int4", rounding="prune")
+    with pytest.raises(InputError, match="they are of learned, by itself or in auto, not gptq"):
+        ShrinkRequest(weights="int4", rounding="gptq", cpu_s=5.0)
