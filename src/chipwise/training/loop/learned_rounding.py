@@ -204,9 +204,11 @@ def learn(
 
 def weights_of(model: nn.Module) -> dict[str, Tensor]:
     """The weights that a module computes with, rounded ones among them, differentiable."""
-    found = {name: value for name, value in model.named_parameters() if ".parametrizations." not in name}
-    rounded = (name for name, module in model.named_modules() if parametrize.is_parametrized(module, "weight"))
-    return found | {f"{name}.weight": model.get_submodule(name).weight for name in rounded}
+    found = dict[str, Tensor](each for each in model.named_parameters() if ".parametrizations." not in each[0])
+    for name, module in model.named_modules():
+        if parametrize.is_parametrized(module, "weight"):
+            found[f"{name}.weight"] = module.weight
+    return found
 
 
 def learned_or_chosen(
