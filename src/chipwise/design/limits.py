@@ -10,14 +10,16 @@ bits per byte count as 10 % more.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 from chipwise.core import units
 from chipwise.core.arrays import Float64Array
 from chipwise.errors import SpecError, UnitError, nearest
 from chipwise.training.tasks.metric import BITS_PER_BYTE, Metric, Request
+
+T = TypeVar("T")
 
 
 def _real_time(costs: Mapping[str, Any], request: Request) -> Any | None:
@@ -62,6 +64,8 @@ METRICS: dict[str, str] = {  # costs: name -> kind of unit; a task's own metric 
 POWER_METRICS = ("power", "joules_per_token")
 USED = ("mfu", "mbu")
 """Shares of what the device can do, by its data sheet or its calibration."""
+GAPS = {"itl_p50": "tpot_p50", "itl_p99": "tpot_p99"}
+"""Gaps between tokens, and the times of the steps that they are where requests are measured one at a time."""
 SPENDING = (*POWER_METRICS, "usd_per_1k_tokens")
 PER_TOKEN = (
     "tpot_p50",
@@ -346,6 +350,15 @@ def parse_objectives(
 def shares_asked(wanted: Iterable[Constraint | Objective]) -> set[str]:
     """Those of MFU and MBU that a limit or an objective is on."""
     return {item.metric for item in wanted} & set(USED)
+
+
+def with_gaps(values: Mapping[str, T], wanted: Container[str]) -> dict[str, T]:
+    """``values`` with those of :data:`GAPS` that are in ``wanted``, of requests that are served one at a time.
+
+    >>> with_gaps({"tpot_p50": 2.0, "tpot_p99": 3.0}, {"itl_p99"})
+    {'tpot_p50': 2.0, 'tpot_p99': 3.0, 'itl_p99': 3.0}
+    """
+    return {**values, **{gap: values[step] for gap, step in GAPS.items() if gap in wanted and step in values}}
 
 
 def derived(costs: Mapping[str, Any], request: Request) -> dict[str, Any]:

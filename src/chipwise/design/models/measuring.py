@@ -23,7 +23,7 @@ from chipwise.deploy.measure.measurement import Measurement
 from chipwise.deploy.measure.store import MeasurementStore, kept_as, save_thermal, saved_profile
 from chipwise.deploy.measure.sustained import Sustained, measure_sustained
 from chipwise.deploy.runtimes import table_name
-from chipwise.design.limits import Constraint
+from chipwise.design.limits import Constraint, with_gaps
 from chipwise.design.models.this_machine import kind_of
 from chipwise.design.phases.measuring import metrics_of
 from chipwise.design.run.winner import WinnerFile, read_winner
@@ -180,6 +180,8 @@ def measure(
 
 def _beside_promises(found: Measured, winner: WinnerFile) -> Measured:
     """A winner's measurement with its promises and limits; only those on requests of one size, if its prompts vary."""
+    asked = {*winner.promised, *(limit.metric for limit in winner.limits)}
+    found = replace(found, metrics=with_gaps(found.metrics, asked))
     if winner.prompt_p99 is None:
         return replace(found, promised=winner.promised, limits=winner.limits)
     vary = {*TAILS, "peak_memory"}

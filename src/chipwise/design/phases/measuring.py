@@ -12,7 +12,7 @@ from typing import Protocol
 from chipwise.core.digest import plain
 from chipwise.core.record import Record
 from chipwise.deploy.measure.measurement import Measurement
-from chipwise.design.limits import MEASURED_METRICS, Constraint, derived, derived_intervals
+from chipwise.design.limits import MEASURED_METRICS, Constraint, derived, derived_intervals, with_gaps
 from chipwise.design.phases.limits import HEADROOM, no_slower_than, within, worst_excess
 from chipwise.design.phases.measurement_choice import worth_measuring
 from chipwise.design.run.folder import RunFolder
@@ -202,8 +202,8 @@ def measurement_notes(
     ``measured`` is uncorrected for final measurements and corrected for drift before; ``settled`` is used for learning.
     Energy is measured if the processor counts joules; dollars are measured medians times the stated price. ``request``
     contains the facts that derived metrics need, and ``predicted`` the target's MFU and MBU with the times that they
-    belong to. With ``prompt_p99``, P99s and memory are those over the spread of prompts, and missing if the P99 prompt
-    was not measured.
+    belong to; gaps between tokens are stated if they were predicted. With ``prompt_p99``, P99s and memory are those
+    over the spread of prompts, and missing if the P99 prompt was not measured.
     """
     measured = metrics_of(measurement, Measurement.metric if final else Measurement.corrected)
     metered = Rates(power_w=measured_w(measurement), usd_per_s=rates.usd_per_s)
@@ -218,8 +218,8 @@ def measurement_notes(
         costs |= derived(measured, request)
         bounds |= derived_intervals(bounds, request)
     return {
-        "measured": measured | costs,
-        "measured_bounds": bounds,
+        "measured": with_gaps(measured | costs, predicted),
+        "measured_bounds": with_gaps(bounds, predicted),
         "settled": metrics_of(measurement, Measurement.settled),
         "drift": None if measurement.drift is None else plain(measurement.drift),
         "clean": measurement.clean,

@@ -501,11 +501,6 @@ class RunSpec:
             if sheet is None:
                 raise SpecError(str(refused(metric)), field=field)
             _told(sheet, metric, field)
-        elif metric.startswith("itl_") and (sheet is None or self.target.device.startswith("ssh:")):
-            raise SpecError(
-                f"requests are measured one at a time here, so a gap between tokens is one step: use tpot{metric[3:]}",
-                field=field,
-            )
         elif metric == "tpot_sustained" and self.target.device.startswith("ssh:"):
             raise SpecError(
                 "over ssh only the cold machine is measured; choose tpot_p50, or name the data sheet as the device",

@@ -19,7 +19,7 @@ from chipwise.deploy.calibrate.learning import (
     prepare,
     stored_bytes,
 )
-from chipwise.design.limits import MEASURED_METRICS, USED, derived, derived_intervals
+from chipwise.design.limits import MEASURED_METRICS, USED, derived, derived_intervals, with_gaps
 from chipwise.design.prices.price_table import PeakPricer, PriceTable, ProfilePricer
 from chipwise.design.targets.chance import Bounds
 from chipwise.design.targets.prompts import bounds_over_prompts, rows_over_prompts
@@ -76,7 +76,8 @@ class CostModel:
         profile: The calibration.
         rates: Power and price of the machine.
         prompt_p99: P99 of prompt tokens, over which P99s hold; those of ``workload`` are then their P50.
-        used: Those of ``mfu`` and ``mbu`` to predict; :func:`unknown_shares` says which are not known.
+        used: Metrics asked for. Of MFU and MBU (:func:`unknown_shares` says which are not known) and gaps between
+            tokens, each of which is one step here, only those among them are predicted.
     """
 
     def __init__(
@@ -169,11 +170,12 @@ class CostModel:
         each = [spent(ttft_s, tpot_s, self._workload, self._rates) for ttft_s, tpot_s in ends]
         costs = {name: [spans[0], *sorted(spans[1:])] for name in each[0] if (spans := [x[name] for x in each])}
         over = {} if self._longest is None else bounds_over_prompts(predicted, self._longest.predict(design))
-        return {**predicted, **over, "parameters": [count, count, count], **costs, **self._shares(design, predicted)}
+        found = {**predicted, **over, "parameters": [count, count, count], **costs, **self._shares(design, predicted)}
+        return with_gaps(found, self._used)
 
     def _shares(self, design: Design, predicted: Mapping[str, Bounds]) -> dict[str, Bounds]:
         """The design's MFU and MBU, by its own FLOPs and bytes."""
-        if not self._used:
+        if not self._used & {*USED}:
             return {}
         needs = (self._peak.pass_columns(design, self._workload, phase) for phase in Phase)
         least_s = self._peak.latencies_s(*needs, logits=np.zeros(1))
@@ -208,11 +210,11 @@ class CostModel:
         if self._one_pass:
             return {**corrected, "parameters": costs.parameters, **derived(corrected, self._space.spec)}
         costs_of = spent(corrected["ttft_p50"], corrected["tpot_p50"], self._workload, self._rates)
-        found = {**corrected, "parameters": costs.parameters, **costs_of}
-        if self._used:
+        found = with_gaps({**corrected, "parameters": costs.parameters, **costs_of}, self._used)
+        if self._used & {*USED}:
             least = self._least(rows)
             each = {"mfu": least.ttft_s / corrected["ttft_p50"], "mbu": least.tpot_s / corrected["tpot_p50"]}
-            found |= {name: np.minimum(each[name], 1.0) for name in self._used}
+            found |= {name: np.minimum(each[name], 1.0) for name in USED if name in self._used}
         return found
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from chipwise.core import units
 from chipwise.deploy.calibrate.calibrate import CASES_S, MODEL_S, MODELS, NODES_TIMED, calibrate
 from chipwise.deploy.measure.store import saved_profile
-from chipwise.design.limits import Constraint, shares_asked
+from chipwise.design.limits import Constraint
 from chipwise.design.run.budget_spec import Allowance
 from chipwise.design.run.folder import RunFolder
 from chipwise.design.run.spec import RunSpec
@@ -46,7 +46,7 @@ class CalibratedTarget(Benched, CostModel):
     def __init__(self, spec: RunSpec, space: SearchSpace, profile: MachineProfile, bench: Bench | None) -> None:
         absent = f"{profile.machine.name} is known only by its profile and cannot be measured from here"
         Benched.__init__(self, bench, absent)
-        wanted = shares_asked((*spec.limits, *spec.goals))
+        wanted = {item.metric for item in spec.limits} | {item.metric for item in spec.goals}
         for metric in wanted & (unknown := unknown_shares(space, profile)).keys():
             part = "constraints" if metric in spec.constraints else "objectives"
             raise SpecError(unknown[metric], field=f"{part}.{metric}")

@@ -14,7 +14,16 @@ from chipwise.core.arrays import Float64Array
 from chipwise.core.statistics import Z90, nnls
 from chipwise.deploy.teach.machine import teach_rows
 from chipwise.deploy.teach.observations import MeasuredRow
-from chipwise.design.limits import POWER_METRICS, Constraint, Objective, derived, derived_intervals, shares_asked
+from chipwise.design.limits import (
+    GAPS,
+    POWER_METRICS,
+    Constraint,
+    Objective,
+    derived,
+    derived_intervals,
+    shares_asked,
+    with_gaps,
+)
 from chipwise.design.prices.price_table import Costs, PriceTable
 from chipwise.design.run.folder import RunFolder
 from chipwise.design.run.spec import RunSpec, TargetSpec
@@ -357,10 +366,10 @@ class SheetTarget(Benched):
         """Updates predictions with all measurements of the run so far; replaces earlier corrections.
 
         Medians are fitted as by ``chipwise teach``. Memory, energy per token, and the ratio of each P99 to its P50 get
-        one factor each.
+        one factor each. Requests are measured one at a time, so the tail of gaps between tokens is that of steps.
         """
         needed = {"ttft_p50"} if self._one_pass else {"ttft_p50", "tpot_p50"}
-        known = [(design, values) for design, values in measured if values.keys() >= needed]
+        known = [(design, with_gaps(values, GAPS)) for design, values in measured if values.keys() >= needed]
         self._forget()
         self.device = self._sheet
         if not known:

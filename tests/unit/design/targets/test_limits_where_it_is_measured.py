@@ -177,6 +177,31 @@ def test_p99s_over_prompts_are_unknown_where_the_long_prompt_was_not_measured() 
     )
 
 
+@pytest.mark.parametrize("p99", [None, 96])
+def test_a_gap_between_tokens_is_a_step_where_requests_are_measured_one_at_a_time(p99: int | None) -> None:
+    """Of a limit on gaps: predicted, by rows, measured and as a winner; not stated where nothing asks for them."""
+    target, space = calibrated(constraints={"itl_p99": "<= 1 s", "itl_p50": "<= 1 s"}, p99=p99)
+    rows = space.sample(3, np.random.default_rng(0))
+    found, table = target.predict(space.design(rows[0])), target.metrics(rows)
+    taken = with_longest(measurement(USUAL), measurement(LONG)) if p99 else measurement(USUAL)
+    notes: Any = measurement_notes(taken, Rates(), final=True, predicted=found, prompt_p99=p99)
+    for gap, step in (("itl_p50", "tpot_p50"), ("itl_p99", "tpot_p99")):
+        assert found[gap] == found[step]
+        assert (table[gap] == table[step]).all()
+        assert notes["measured"][gap] == notes["measured"][step]
+        assert notes["measured_bounds"][gap] == notes["measured_bounds"][step]
+    if p99 is None:
+        estimated = target.estimate(space.design(rows[0])).metrics  # what chipwise estimate states for this machine
+        assert found["itl_p99"][0] == pytest.approx(estimated["itl_p99"].value)
+    silent, _ = calibrated(constraints={"tpot_p99": "<= 1 s"}, p99=p99)
+    assert not {"itl_p50", "itl_p99"} & (silent.predict(space.design(rows[0])).keys() | silent.metrics(rows).keys())
+    assert "itl_p99" not in measurement_notes(taken, Rates(), final=True, prompt_p99=p99)["measured"]  # type: ignore[operator]
+    limits = parse_constraints({"itl_p50": "<= 2 s"})
+    measured: Any = Measured(measurement=taken, metrics={"tpot_p50": 0.1}, predicted=None, promised=None)
+    winner: Any = SimpleNamespace(promised={}, limits=limits, workload=USUAL, prompt_p99=p99)
+    assert _beside_promises(measured, winner).metrics == {"tpot_p50": 0.1, "itl_p50": 0.1}
+
+
 def test_a_bench_measures_the_p50_and_the_p99_prompt(monkeypatch, tmp_path: Path) -> None:
     asked = []
 
