@@ -9,6 +9,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
+import onnx
 import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
@@ -449,6 +450,16 @@ def test_other_runtimes_take_the_same_steps_as_torch(model, tmp_path, to, weight
     else:
         assert (check.greatest, check.mean) == pytest.approx((peer.greatest, peer.mean), rel=1e-3)
     assert (found.unverified == ()) == (to == "openvino")
+
+
+def test_transformers_js_can_make_an_empty_cache(model, tmp_path) -> None:
+    """It looks up axes by name: ``batch_size`` is the number of texts, an unknown name is 0."""
+    chipwise.export(model, to="transformers.js", out=tmp_path / "out", verify=False)
+    graph = onnx.load(str(tmp_path / "out" / "onnx" / "model.onnx")).graph
+    shapes = {each.name: [d.dim_param or d.dim_value for d in each.type.tensor_type.shape.dim] for each in graph.input}
+    kv = ARCH.layers[0].attention
+    assert shapes["past_key_values.0.key"] == ["batch_size", kv.kv_heads, "past", kv.head_size]
+    assert {shape[0] for shape in shapes.values()} == {"batch_size"}
 
 
 def test_the_manifests_numbers_are_those_of_its_files(model, tmp_path) -> None:

@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
+
 from chipwise.core.arrays import AnyArray
 from chipwise.core.environments import program
 from chipwise.core.files import storage
@@ -15,6 +17,8 @@ from chipwise.errors import Unsupported
 from chipwise.model.arch.arch import ArchSpec
 from chipwise.model.arch.design import Design
 from chipwise.model.arch.formats import matrix_of
+from chipwise.model.blocks.quantize import NEAREST, Packing
+from chipwise.model.walk.calibration import restored
 from chipwise.model.walk.weights import weight_shapes
 
 FORMATS = ("fp32", "int8", "int4")
@@ -40,27 +44,34 @@ def check_blocks(arch: ArchSpec) -> None:
             )
 
 
-def export(design: Design, weights: Mapping[str, AnyArray], path: str | Path) -> Path:
+def export(design: Design, weights: Mapping[str, AnyArray], path: str | Path, *, packing: Packing = NEAREST) -> Path:
     """Writes ``design`` with ``weights`` (named as the torch module's state dict). It takes half a minute or more.
 
-    The cache has ``max_tokens`` positions of one sequence. Narrow weights are rounded to the nearest integers: int8
-    with a scale for each row, int4 in groups of 32; activations to int8 as they come, one scale for each position.
+    The cache has ``max_tokens`` positions of one sequence. ``packing`` rounds matrices as for ONNX: int8 with a scale
+    for each row, int4 in groups of 32. Their inputs are rounded to int8 as they come, one scale for each position.
 
     Raises:
         Unsupported: A block or a weight format has no such file.
         Unreachable: The environment is missing; the message says how to make it.
         MeasurementError: ExecuTorch cannot convert the model.
     """
-    arch, formats = design.arch, dict[str, str]()
-    check_blocks(arch)
+    from safetensors.numpy import save_file
+
+    packing = replace(packing, grid=replace(packing.grid, positive=True))
+    check_blocks(design.arch)
     if lacks := set(design.formats.all) - set(FORMATS):
         raise Unsupported(f"ExecuTorch files are written in {', '.join(FORMATS)}, not {min(lacks)}")
-    shapes = weight_shapes(arch)
-    for name, shape in {"head.weight": shapes["embedding.weight"], **shapes}.items():
-        if (matrix := matrix_of(name)) is not None:
-            formats[name] = design.formats.of(matrix)
-            if formats[name] == "int4" and shape[1] % GROUP:
-                raise Unsupported(f"{name}: int4 for ExecuTorch needs rows of a multiple of {GROUP}, not {shape[1]}")
+    arch, held = restored(replace(design, weights="fp32"), weights, packing)
+    held["head.weight"] = held["head.weight"].copy()  # safetensors stores no two names of one array
+    formats, scales = dict[str, str](), dict[str, AnyArray]()
+    for name, (*_, width) in weight_shapes(arch).items():
+        if (matrix := matrix_of(name)) is None or (form := design.formats.of(matrix)) == "fp32":
+            continue
+        if form == "int4" and width % GROUP:
+            raise Unsupported(f"{name}: int4 for ExecuTorch needs rows of a multiple of {GROUP}, not {width}")
+        packed = packing.pack(name, held[name], form)
+        formats[name], held[name] = form, packed.restored()
+        scales[name] = np.ascontiguousarray(packed.scales.reshape(len(held[name]), -1))
     facts = {
         "design": design.digest,
         "name": arch.name,
@@ -71,9 +82,11 @@ def export(design: Design, weights: Mapping[str, AnyArray], path: str | Path) ->
     }
     target = Path(path)
     with storage(target), tempfile.TemporaryDirectory(dir=target.parent) as room:
-        held = EXPORTERS.load("torch")(replace(design, weights="fp32"), weights, Path(room) / "weights")
-        made = Path(room) / "model"
+        source = EXPORTERS.load("torch")(Design(arch=arch), held, Path(room) / "weights")
+        beside, made = Path(room) / "scales", Path(room) / "model"
+        save_file(scales, beside)
         asked = program("executorch", PROGRAM)
-        asked.ask("write", weights=str(held.absolute()), out=str(made.absolute()), formats=formats, facts=facts)
+        places = {"weights": str(source.absolute()), "scales": str(beside.absolute()), "out": str(made.absolute())}
+        asked.ask("write", **places, formats=formats, facts=facts)
         made.replace(target)
     return target

@@ -18,23 +18,16 @@ import torch.nn.functional as F
 from executorch.backends.xnnpack.partition.xnnpack_partitioner import XnnpackPartitioner
 from executorch.exir import EdgeCompileConfig, to_edge_transform_and_lower
 from executorch.extension.llm.custom_ops import custom_ops  # noqa: F401 - registers llama::sdpa_with_kv_cache
+from safetensors.torch import load_file
 from torch import Tensor, nn
-from torchao.quantization import Int8DynamicActivationIntxWeightConfig, quantize_
-from torchao.quantization.granularity import PerAxis, PerGroup
+from torchao.quantization import IntxUnpackedToInt8Tensor
 
 from chipwise.core.workers import Message, Report, serve
-from chipwise.deploy.export.executorch import GROUP
 from chipwise.deploy.runtimes.torch_serving import load
 from chipwise.model.arch.mixers import Attention
 from chipwise.model.kinds.text.module import Transformer
 
-NARROW = {
-    "int8": Int8DynamicActivationIntxWeightConfig(weight_dtype=torch.int8, weight_granularity=PerAxis(0)),
-    "int4": Int8DynamicActivationIntxWeightConfig(
-        weight_dtype=getattr(torch, "int4"),  # noqa: B009 - not in its types
-        weight_granularity=PerGroup(GROUP),
-    ),
-}
+NARROW = {"int8": torch.int8, "int4": getattr(torch, "int4")}  # noqa: B009 - not in its types
 
 
 class Norm(nn.Module):
@@ -137,17 +130,28 @@ class Decoder(nn.Module):
         return added_1TD
 
 
+def narrow(matrix: Tensor, form: torch.dtype, scales: Tensor) -> Tensor:
+    """A matrix (n, k) that is integers times ``scales`` (n, blocks), to be multiplied by activations in int8."""
+    made: Tensor = IntxUnpackedToInt8Tensor.from_hp(
+        matrix,
+        (1, matrix.shape[1] // scales.shape[1]),
+        form,
+        activation_quantization="int8_asym_per_token",
+        intx_choose_qparams_algorithm=None,
+        custom_scale=scales,
+        custom_zero_point=torch.zeros_like(scales, dtype=torch.int8),
+    )
+    return made
+
+
 def write(job: Message, report: Report) -> Message:
     """Converts the file that ``torch_serving.export`` wrote."""
     model, _ = load(job["weights"])
     decoder, formats, facts = Decoder(model).eval(), job["formats"], job["facts"]
     most = model.arch.max_tokens
-    for form, settings in NARROW.items():
-        quantize_(
-            decoder,
-            settings,
-            lambda module, name, form=form: isinstance(module, nn.Linear) and formats.get(f"{name}.weight") == form,
-        )
+    for name, scales in load_file(job["scales"]).items():
+        module = decoder.get_submodule(name.removesuffix(".weight"))
+        module.weight = nn.Parameter(narrow(module.weight, NARROW[formats[name]], scales), requires_grad=False)
     given = (torch.zeros(1, min(5, most), dtype=torch.int64), torch.zeros(1, dtype=torch.int64))
     with torch.no_grad():
         exported = torch.export.export(

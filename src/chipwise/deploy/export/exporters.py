@@ -38,7 +38,7 @@ EXPORTERS = Table(
     hidden={"fake": "chipwise.deploy.runtimes.fake:export"},
 )
 """``export(design, weights, path) -> Path`` by runtime; writes the file that the runtime's ``open`` reads."""
-PACKING = ("onnxruntime", "openvino", "browser", "llama.cpp")  # runtimes whose exporter accepts ``packing=``
+PACKING = ("onnxruntime", "openvino", "browser", "llama.cpp", "executorch")  # exporters that accept ``packing=``
 SUFFIXES = {
     **dict.fromkeys(("onnxruntime", "openvino", "browser"), ".onnx"),
     **{"llama.cpp": ".gguf", "executorch": ".pte", "fake": ".json"},

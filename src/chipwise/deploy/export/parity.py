@@ -14,7 +14,7 @@ from chipwise.core.arrays import AnyArray
 from chipwise.core.record import Record
 from chipwise.deploy.export.gguf_read import read
 from chipwise.deploy.export.hf import modelling_of
-from chipwise.deploy.runtimes import RUNTIMES, llama_server
+from chipwise.deploy.runtimes import RUNTIMES, Session, llama_server
 from chipwise.errors import SpecError, Unsupported, line_of
 from chipwise.model.arch.arch import ArchSpec
 from chipwise.model.arch.design import Design
@@ -74,12 +74,12 @@ def stepped(found: AnyArray, wanted: AnyArray, ids: AnyArray, **told: str) -> Pa
     steps = len(ids)
     rows, change = np.arange(steps), None
     if steps:
-        losses = [(_normalised(values)[rows, ids]).mean() for values in (wanted, found)]
+        losses = [(normalised(values)[rows, ids]).mean() for values in (wanted, found)]
         change = float(np.expm1(losses[0] - losses[1]))
     return replace(compared(found, wanted, outputs="logits", **told), decode_steps=steps, perplexity_change=change)
 
 
-def _normalised(logits: AnyArray) -> AnyArray:
+def normalised(logits: AnyArray) -> AnyArray:
     """Natural log probabilities, (…, vocab)."""
     shifted: AnyArray = logits.astype(np.float64) - logits.max(-1, keepdims=True)
     normalised: AnyArray = shifted - np.log(np.exp(shifted).sum(-1, keepdims=True))
@@ -142,8 +142,24 @@ def in_torch(arch: ArchSpec, weights: Weights, inputs: Sequence[AnyArray]) -> An
     return np.asarray((found[0] if isinstance(found, tuple) else found).numpy())
 
 
-def transformers_parity(folder: Path, arch: ArchSpec, weights: Weights, tokens: Sequence[int] | None = None) -> Parity:
-    """Compares a Hugging Face folder, loaded by transformers (with its own modelling file if any), with torch."""
+def answers(session: Session, inputs: Sequence[AnyArray], steps: int) -> AnyArray:
+    """Logits (steps + 1, vocab) after a prompt and each of the last ``steps`` tokens, or the outputs of one pass."""
+    if hasattr(session, "answer"):
+        found: AnyArray = session.answer(*inputs)
+        return found
+    ids = inputs[0]
+    prompt = ids.shape[1] - steps
+    rows = [session.prefill(ids[:, :prompt])[0].copy()]
+    rows += [session.decode(ids[:, place : place + 1])[0].copy() for place in range(prompt, ids.shape[1])]
+    return np.stack(rows)
+
+
+def transformers_answers(folder: Path, arch: ArchSpec, inputs: Sequence[AnyArray], steps: int) -> AnyArray:
+    """As :func:`answers`, by transformers from a Hugging Face folder (with its own modelling file if any).
+
+    Raises:
+        Unsupported: transformers lacks a package for this folder.
+    """
     import torch
     import transformers
 
@@ -154,22 +170,32 @@ def transformers_parity(folder: Path, arch: ArchSpec, weights: Weights, tokens: 
         model = auto.from_pretrained(folder, trust_remote_code=True, dtype=torch.float32).eval()
     except ImportError as error:
         raise Unsupported(f"transformers cannot load the folder here: {line_of(error)}") from None
-    inputs = sample_inputs(arch, tokens)
-    told = {"runtime": "transformers", "version": transformers.__version__, "against": ORIGINAL}
-    wanted = in_torch(arch, weights, inputs)
     with torch.no_grad():
         if arch.causal and arch.head.writes:
-            ids, steps = torch.from_numpy(inputs[0]), _steps_of(inputs)
+            ids = torch.from_numpy(inputs[0])
             prompt, past, rows = len(ids[0]) - steps, None, []
             for part in (ids[:, :prompt], *(ids[:, place : place + 1] for place in range(prompt, len(ids[0])))):
                 made = model(part, use_cache=True, past_key_values=past)
                 past = made.past_key_values
                 rows.append(made.logits[0, -1].numpy())
-            return stepped(np.stack(rows), wanted[0, -steps - 1 :], inputs[0][0, prompt:], **told)
+            return np.stack(rows)
         made = model(*tensors(inputs))
     names = ("logits", "last_hidden_state", "scores")
     found = made if isinstance(made, torch.Tensor) else next(getattr(made, name) for name in names if name in made)
-    return compared(found.numpy(), wanted, outputs=form_of(arch).outputs, **told)
+    return np.asarray(found.numpy())
+
+
+def transformers_parity(folder: Path, arch: ArchSpec, weights: Weights, tokens: Sequence[int] | None = None) -> Parity:
+    """Compares a Hugging Face folder, loaded by transformers, with torch."""
+    import transformers
+
+    inputs = sample_inputs(arch, tokens)
+    wanted, steps = in_torch(arch, weights, inputs), _steps_of(inputs)
+    found = transformers_answers(folder, arch, inputs, steps)
+    told = {"runtime": "transformers", "version": transformers.__version__, "against": ORIGINAL}
+    if arch.causal and arch.head.writes:
+        return stepped(found, wanted[0, -steps - 1 :], inputs[0][0, inputs[0].shape[1] - steps :], **told)
+    return compared(found, wanted, outputs=form_of(arch).outputs, **told)
 
 
 def _steps_of(inputs: Sequence[AnyArray]) -> int:
@@ -186,13 +212,10 @@ def onnx_parity(
     wanted, length = in_torch(arch, weights, inputs), inputs[0].shape[1]
     session = opener.open(path, capacity=min(length, arch.max_tokens), batch=1, threads=1, options={})
     told = {"runtime": NAMES[runtime], "version": opener.version(), "against": ORIGINAL}
+    steps, outputs = _steps_of(inputs), form.outputs
+    found = answers(session, inputs, steps)
     if not hasattr(session, "answer"):
-        steps = _steps_of(inputs)
-        prompt, others = np.split(inputs[0], [length - steps], axis=1)
-        rows = [session.prefill(prompt)[0].copy()]
-        rows += [session.decode(others[:, place : place + 1])[0].copy() for place in range(steps)]
-        return stepped(np.stack(rows), wanted[0, -steps - 1 :], others[0], **told)
-    found, outputs = session.answer(*inputs), form.outputs
+        return stepped(found, wanted[0, -steps - 1 :], inputs[0][0, length - steps :], **told)
     if form.gives == "mean":
         wanted, outputs = wanted.mean(1), "values of an embedding"
     return compared(found, wanted, outputs=outputs, **told)
@@ -224,7 +247,7 @@ def gguf_parity(path: Path, design: Design, weights: Weights) -> tuple[list[Pari
     found = np.array(reply["log_probabilities"], np.float32)
     checks = []
     for against, held in ((STORED, read(path)[1]), (ORIGINAL, weights)):
-        wanted = _normalised(in_torch(arch, held, (tokens,))[0, places])
+        wanted = normalised(in_torch(arch, held, (tokens,))[0, places])
         told = {"runtime": "llama.cpp (xllamacpp)", "version": version("xllamacpp"), "against": against}
         checks.append(stepped(found, wanted, tokens[0, places[0] + 1 :], **told))
     return checks, str(reply["text"])

@@ -151,7 +151,7 @@ def write_executorch(
     source: Source, design: Design, folder: Path, packing: Packing = NEAREST
 ) -> tuple[list[str], list[str]]:
     """Writes ``model.pte`` with the tokenizer and the folder's files about inputs and outputs."""
-    executorch.export(design, source.weights, folder / "model.pte")
+    executorch.export(design, source.weights, folder / "model.pte", packing=packing)
     return _with_tokenizer(source, folder, ["model.pte"])
 
 

@@ -58,9 +58,11 @@ def write_transformers_js(
     graph.output.extend(outputs)
     for item in graph.output[1:]:
         item.type.tensor_type.shape.dim[2].dim_param = "total"
+    for item in (*graph.input, *graph.output):
+        item.type.tensor_type.shape.dim[0].dim_param = "batch_size"  # by this name transformers.js makes an empty cache
     for node in graph.node:
         node.input[:] = [names.get(name, name) for name in node.input]
-    mask = helper.make_tensor_value_info("attention_mask", TensorProto.INT64, ["batch", "total"])
+    mask = helper.make_tensor_value_info("attention_mask", TensorProto.INT64, ["batch_size", "total"])
     graph.input.insert(1, mask)
     for name, shape in (("js.one", [1]), ("js.second", [])):
         graph.initializer.append(helper.make_tensor(name, TensorProto.INT64, shape, [1]))

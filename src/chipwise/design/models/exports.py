@@ -278,10 +278,6 @@ def _rounded(kind: str, source: Source, place: Path, design: Design, method: str
     plain_one = _Rounded(source=source, design=design)
     if not (narrow := {"int8", "int4", "fp8"} & set(design.formats.all)):
         return plain_one
-    if kind == "executorch":
-        if method not in (AUTO, "nearest"):
-            raise InputError(f"method (--method): ExecuTorch's own tools round to the nearest, not {short(method)}")
-        return replace(plain_one, choice=Choice(method="nearest", losses={}, cpu_s={}))
     lacking = []
     try:
         found = None if method == "nearest" and data is None else calibration(source, place, data, fp8="fp8" in narrow)

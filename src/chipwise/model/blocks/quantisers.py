@@ -37,6 +37,7 @@ class _Rounding:
     low: int
     high: int
     symmetric: bool
+    positive: bool  # whether scales must be
 
     @classmethod
     def of(cls, matrix: Float32Array, form: str, grid: Grid) -> _Rounding:
@@ -45,7 +46,8 @@ class _Rounding:
         padded = np.zeros((len(matrix), groups * size), np.float32)
         padded[:, : matrix.shape[1]] = matrix
         scales = np.ones((len(matrix), groups), np.float32)
-        return cls(padded, np.zeros_like(padded), scales, scales * 0, low, high, grid.symmetric or form != "int4")
+        symmetric = grid.symmetric or form != "int4"
+        return cls(padded, np.zeros_like(padded), scales, scales * 0, low, high, symmetric, grid.positive)
 
     def groups(self) -> list[slice]:
         """The columns of each group."""
@@ -75,7 +77,8 @@ class _Rounding:
     def _tried(self, least: Float32Array, most: Float32Array, extreme: Float32Array) -> list[tuple[AnyArray, AnyArray]]:
         """Scales and zeros, each (n,), whose levels span a range."""
         if self.symmetric:
-            return [(extreme / end, 0 * extreme) for end in sorted({self.high, self.low} - {-self.high})]
+            tried = [extreme / end for end in sorted({self.high, self.low} - {-self.high})]
+            return [(np.abs(scale) if self.positive else scale, 0 * extreme) for scale in tried]
         scale = (most - least) / (self.high - self.low)
         return [(scale, np.clip(np.round(-least / np.where(scale == 0, 1, scale)), 0, 15) + self.low)]
 
@@ -137,7 +140,8 @@ def _improve(found: _Rounding, moments: Float32Array) -> None:
             values[:, j] = chosen
         curvature = np.einsum("ng,ng->n", values @ own, values)
         scale -= np.einsum("ng,ng->n", values, around) / np.where(curvature > 0, curvature, np.inf)
-        found.scales[:, i] = np.where(scale == 0, found.scales[:, i], scale)
+        wrong = scale <= 0 if found.positive else scale == 0
+        found.scales[:, i] = np.where(wrong, found.scales[:, i], scale)
         slope += (values * found.scales[:, i, None] - before) @ moments[part]
 
 

@@ -41,10 +41,13 @@ class Grid:
     Attributes:
         block: Values along k that share a scale: 16, 32, 64 or 128. GGUF files have 32.
         symmetric: Whether zero is the same integer in all blocks; otherwise each block stores its own.
+        positive: Whether scales must be positive, as for XNNPACK. A negative one puts the largest value of a block
+            that is positive at -8.
     """
 
     block: int = BLOCK
     symmetric: bool = True
+    positive: bool = False
 
     def __post_init__(self) -> None:
         if self.block not in BLOCKS:
@@ -117,7 +120,7 @@ def nearest(
         return Packed(form, *quantize_fp8(matrix), matrix.shape[1])
     blocks = _blocks(matrix, size)
     if grid.symmetric:
-        values, scales = _round_blocks(blocks)
+        values, scales = _round_blocks(blocks, positive=grid.positive)
         return Packed(form, _nibbles(values + 8), scales, matrix.shape[1])
     least, most = np.minimum(blocks.min(axis=-1), 0), np.maximum(blocks.max(axis=-1), 0)
     scales = np.where(most > least, (most - least) / 15, 1).astype(np.float32)
@@ -250,7 +253,7 @@ def _blocks(matrix: Float32Array, size: int = BLOCK) -> Float32Array:
     return padded.reshape(n, count, size)
 
 
-def _round_blocks(blocks: Float32Array) -> tuple[npt.NDArray[np.int8], Float32Array]:
+def _round_blocks(blocks: Float32Array, *, positive: bool = False) -> tuple[npt.NDArray[np.int8], Float32Array]:
     """Integers in -8 … 7 and the scale per block with the least squared error."""
     extreme = np.take_along_axis(blocks, np.abs(blocks).argmax(-1)[..., None], -1)
     best_error = np.full(blocks.shape[:2], np.inf, np.float32)
@@ -258,6 +261,7 @@ def _round_blocks(blocks: Float32Array) -> tuple[npt.NDArray[np.int8], Float32Ar
     best_scale = np.ones(blocks.shape[:2], np.float32)
     for divisor in (-8.0, -8.7, 7.0, 7.7):
         scale = extreme / np.float32(divisor)
+        scale = np.abs(scale) if positive else scale
         scale[scale == 0] = 1.0
         values = np.clip(np.round(blocks / scale), -8, 7)
         error = np.square(values * scale - blocks).sum(-1)

@@ -77,6 +77,18 @@ def test_int4_packs_every_grid(name: str, grid: Grid) -> None:
     assert error <= (2 * np.abs(MATRIX).max() / 15) ** 2 / 8
 
 
+@pytest.mark.parametrize("name", QUANTISERS)
+def test_scales_are_positive_where_a_runtime_needs_it(name: str) -> None:
+    """Then a block whose largest value is positive has 7 steps, not 8: steps and errors are 8/7 as large."""
+    inputs = mixed_inputs()
+    free, positive = (
+        QUANTISERS[name](MATRIX, "int4", inputs=lambda: inputs, grid=Grid(positive=only)) for only in (False, True)
+    )
+    assert (free.scales < 0).any()
+    assert (positive.scales > 0).all()
+    assert loss(positive, inputs) <= (8 / 7) ** 2 * loss(free, inputs)
+
+
 @pytest.mark.parametrize("grid", GRIDS)
 @pytest.mark.parametrize("form", ["int8", "int4"])
 def test_each_quantiser_loses_less_than_the_one_before(form: str, grid: Grid) -> None:
