@@ -150,8 +150,9 @@ def write(job: Message, report: Report) -> Message:
     decoder, formats, facts = Decoder(model).eval(), job["formats"], job["facts"]
     most = model.arch.max_tokens
     for name, scales in load_file(job["scales"]).items():
+        matrix = decoder.get_parameter(name)
         module = decoder.get_submodule(name.removesuffix(".weight"))
-        module.weight = nn.Parameter(narrow(module.weight, NARROW[formats[name]], scales), requires_grad=False)
+        module.weight = nn.Parameter(narrow(matrix, NARROW[formats[name]], scales), requires_grad=False)
     given = (torch.zeros(1, min(5, most), dtype=torch.int64), torch.zeros(1, dtype=torch.int64))
     with torch.no_grad():
         exported = torch.export.export(
