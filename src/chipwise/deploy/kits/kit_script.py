@@ -35,6 +35,7 @@ from typing import TYPE_CHECKING, Literal
 
 SCHEMA, RESULTS = "chipwise.kit/1", "chipwise.kit_results/1"
 FIRST_CYCLES, STEADY, WARM_UP_S = 2, 0.03, 0.5
+WINDOWS, LEAST_LONG_S, AMBIENTS_C = 60, 5.0, (-40.0, 85.0)  # of a long load: windows, least seconds, surroundings
 LOOK_S, FEWEST_LOOKS = 0.1, 4  # seconds between two readings of power, and fewest readings for a mean
 LEAST_BATTERY_W = 0.2  # a working device draws more; less means that the driver uses another unit than the kernel
 if TYPE_CHECKING:
@@ -42,7 +43,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
     import onnxruntime as ort
 
-    from chipwise.deploy.kits.kit_types import Bench, Kit, Load, Reply, Request, Results, Settings, Workload
+    from chipwise.deploy.kits.kit_types import Bench, Kit, Load, Reply, Request, Results, Settings, Window, Workload
 
     Tokens = npt.NDArray[np.integer]
     Values = npt.NDArray[np.float32]
@@ -88,12 +89,23 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--prefills", type=int, default=30, help="least prompts a round (default: 30)")
     parser.add_argument("--seconds", type=float, default=1.5, help="least seconds of timing a round (default: 1.5)")
     parser.add_argument("--timeout", type=float, default=900.0, help="most seconds for one round (default: 900)")
+    parser.add_argument(
+        "--sustained",
+        metavar="SECONDS",
+        type=float,
+        help="then run the first model without a pause, such as 600; 0: not",
+    )
+    parser.add_argument("--ambient", metavar="CELSIUS", type=float, help="temperature of the surroundings, such as 25")
     parser.add_argument("--worker", action="store_true", help=argparse.SUPPRESS)
     found = parser.parse_args(arguments)
     for name in ("threads", "rounds", "steps", "prefills", "seconds", "timeout"):
         value = getattr(found, name)
         if value is not None and not value > 0:
             parser.error(f"--{name} must be above 0")
+    if found.sustained and not LEAST_LONG_S <= found.sustained <= 86_400:
+        parser.error(f"--sustained must be 0 or from {LEAST_LONG_S:g} to 86400 seconds")
+    if found.ambient is not None and not AMBIENTS_C[0] <= found.ambient <= AMBIENTS_C[1]:
+        parser.error("--ambient must be from {:g} to {:g} degrees Celsius".format(*AMBIENTS_C))
     return found
 
 
@@ -171,6 +183,7 @@ def _measure_all(kit: Kit, folder: Path, options: argparse.Namespace, out: Path)
         "min_prefills": options.prefills,
         "seconds": options.seconds,
         "llama_bench": _llama_bench(options.llama_bench),
+        "sustained_s": 0.0,
     }
     for turn in range(options.rounds):
         order = range(len(wanted)) if turn % 2 == 0 else range(len(wanted) - 1, -1, -1)
@@ -179,18 +192,39 @@ def _measure_all(kit: Kit, folder: Path, options: argparse.Namespace, out: Path)
             if found["error"] is not None:
                 continue
             request: Request = {**common, "model": str(folder / item["file"]), "runtime": item["runtime"]}
-            reply = _in_fresh_process(request, timeout_s=options.timeout, meter=meter)
-            if "error" in reply:
-                found["error"] = reply["error"]
-            else:
+            for longest in (False, True) if kit.get("prompt_p99") else (False,):
+                if longest:
+                    request["prompt_tokens"] = kit["prompt_p99"]
+                reply = _in_fresh_process(request, timeout_s=options.timeout, meter=meter)
+                _show(item["file"], turn + 1, options.rounds, reply, request)
+                if "error" in reply:
+                    found["error"] = reply["error"]
+                    break
                 reply["facts"] = {"design": item["design"], "name": item["name"]}
                 reply["machine"] = str(machine["name"])
-                found["rounds"].append(reply)
-            _show(item["file"], turn + 1, options.rounds, reply, kit["workload"])
+                (found.setdefault("longest", []) if longest else found["rounds"]).append(reply)
             _write(out, results)
+    long_s = kit.get("sustained_s", 0) if options.sustained is None else options.sustained
+    failed = {item["file"] for item in results["measured"] if item["error"] is not None}
+    first = next((item for item in wanted if item["file"] not in failed), None)
+    if long_s and first is not None:
+        print(f"{first['file']}  without a pause for {long_s:g} s …", flush=True)
+        request = {**common, "model": str(folder / first["file"]), "runtime": first["runtime"], "sustained_s": long_s}
+        reply = _ask(request, timeout_s=2 * long_s + options.timeout)
+        windows, error = reply.get("under_load", []), reply.get("error")
+        results["sustained"] = [
+            {"file": first["file"], "windows": windows, "ambient_c": options.ambient, "error": error}
+        ]
+        print(f"{first['file']}  {error or _kept(windows)}", flush=True)
     results["complete"] = all(item["error"] is None for item in results["measured"])
     _write(out, results)
     return results
+
+
+def _kept(windows: Sequence[Window]) -> str:
+    """Speed at the end of a long load as a share of that at its beginning."""
+    begin, end = (_median([one["tpot_p50_s"] for one in part]) for part in (windows[:3], windows[-3:]))
+    return f"at the end {100 * begin / end:.0f} % of the speed at the beginning"
 
 
 def _check_file(path: Path, wanted: str) -> None:
@@ -218,7 +252,8 @@ def _show(file: str, turn: int, turns: int, reply: Reply, workload: Workload) ->
         tokens = workload["batch"] * (max(1, workload["new_tokens"]) if reply["tpot_s"] else 1)
         joules = watts * sum(seconds for _, seconds in _request_parts(reply, workload)) / tokens
         parts.append(f"power {watts:.2f} W, {1e3 * joules:.3g} mJ a token")
-    print(f"{file}  round {turn} of {turns}: {', '.join(parts)} (P50)", flush=True)
+    prompt = workload["prompt_tokens"]
+    print(f"{file}  round {turn} of {turns}, prompts of {prompt}: {', '.join(parts)} (P50)", flush=True)
 
 
 def _write(path: Path, value: object) -> None:
@@ -272,7 +307,8 @@ def _work() -> int:
     os.dup2(2, 1)  # output of the runtime must not mix with the reply
     try:
         bench = request["runtime"] == "llama.cpp" and request["llama_bench"]
-        reply: Reply = _run_llama_bench(request) if bench else _run(request)
+        long = _run_long if request.get("sustained_s") else _run
+        reply: Reply = _run_llama_bench(request) if bench else long(request)
     except KitError as error:
         reply = {"error": str(error)}
     except MemoryError:
@@ -324,6 +360,28 @@ def _run(request: Request) -> Reply:
         "clock_hz_after": _clock_hz(cpus),
         "temperature_c": _temperature_c(),
     }
+
+
+def _run_long(request: Request) -> Reply:
+    """Requests without a pause: the median step, the clock and the temperature in each of equal periods."""
+    cpus = _pin(request["threads"])
+    loop = _Loop(_open(request), request)
+    loop.cycle()
+    loop.check()
+    gc.disable()
+    windows: list[Window] = []
+    started, begun, width_s = time.perf_counter(), 0.0, request["sustained_s"] / WINDOWS
+    while begun < request["sustained_s"]:
+        loop.clear()
+        while (now := time.perf_counter() - started) < begun + width_s:
+            loop.cycle()
+        steps = loop.tpot_s or loop.ttft_s
+        found: Window = {"at_s": (begun + now) / 2, "tpot_p50_s": _median(steps), "steps": len(steps)}
+        found["clock_hz"], found["temperature_c"] = _clock_hz(cpus), _temperature_c()
+        windows.append(found)
+        begun = now
+    loop.check()
+    return {"under_load": windows}
 
 
 class _Loop:
@@ -602,6 +660,8 @@ def _llama_bench(given: str | None) -> str | None:
 
 def _run_llama_bench(request: Request) -> Reply:
     """Runs llama-bench for prompts, then for new tokens after a prompt. A sample of the latter is a mean over steps."""
+    if request.get("sustained_s"):
+        raise KitError("llama-bench pauses between runs; for a long load install the package llama-cpp-python")
     if request["batch"] != 1:
         raise KitError("llama-bench measures one sequence; for batches install the package llama-cpp-python")
     prompt, new = request["prompt_tokens"], max(1, request["new_tokens"] - 1)

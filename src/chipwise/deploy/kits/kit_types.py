@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TypedDict
+from typing import NotRequired, TypedDict
 
 from chipwise.deploy.measure import messages
 
@@ -25,6 +25,7 @@ class Settings(Workload):
     min_prefills: int
     seconds: float
     llama_bench: str | None
+    sustained_s: float  # length of a long load in place of rounds; 0: none
 
 
 class Request(Settings):
@@ -34,8 +35,29 @@ class Request(Settings):
     runtime: str
 
 
+class Window(TypedDict, total=False):
+    """A period of a long load; a clock or temperature of None is unknown."""
+
+    at_s: float  # middle
+    tpot_p50_s: float
+    steps: int
+    clock_hz: float | None
+    temperature_c: float | None
+
+
+class Sustained(TypedDict):
+    """A long load of one file."""
+
+    file: str
+    windows: list[Window]
+    ambient_c: float | None  # of the surroundings, if stated
+    error: str | None
+
+
 class Reply(messages.Reply, total=False):
-    """Result of one measurement; only ``error`` if it failed."""
+    """Result of one measurement; only ``error`` if it failed, only ``under_load`` for a long load."""
+
+    under_load: list[Window]
 
     windows: dict[str, list[float]]  # start and end of the timed periods, for the power meter
     backends: str | None  # for llama-bench only
@@ -60,6 +82,8 @@ class Kit(TypedDict, total=False):
     gpu_layers: int
     seed: int
     workload: Workload
+    prompt_p99: int  # tokens of the long prompt, where prompts vary
+    sustained_s: float  # length of a long load, where the run limits its speed
     models: list[Model]
 
 
@@ -69,6 +93,7 @@ class Measured(TypedDict):
     file: str
     sha256: str
     rounds: list[Reply]
+    longest: NotRequired[list[Reply]]  # with the P99 prompt
     error: str | None
 
 
@@ -83,6 +108,7 @@ class Results(TypedDict):
     threads: int
     kit: Kit
     measured: list[Measured]
+    sustained: NotRequired[list[Sustained]]
 
 
 class Load(TypedDict):

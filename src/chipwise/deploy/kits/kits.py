@@ -11,7 +11,7 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal
 
@@ -24,10 +24,12 @@ from chipwise.deploy.measure.harness import join, measurement_of, readings_of
 from chipwise.deploy.measure.kit_checks import LONGEST_S, SHORTEST_S, check_ranges, require_date, require_seal, sealed
 from chipwise.deploy.measure.measurement import Measurement
 from chipwise.deploy.measure.messages import Reply
+from chipwise.deploy.measure.sustained import Window, fit_thermal
 from chipwise.deploy.measure.verdict import judge
-from chipwise.errors import InputError, OutputError, SpecError, short
+from chipwise.errors import InputError, MeasurementError, OutputError, SpecError, short
 from chipwise.hardware import datasheet
 from chipwise.hardware.detect import instructions
+from chipwise.hardware.device import Thermal
 from chipwise.model.arch.design import Design
 from chipwise.model.arch.io import from_data
 from chipwise.model.ops.workload import Workload
@@ -101,6 +103,8 @@ class Kit:
     device: str | None = None  # device as named by the user; None: any machine
     machine: str | None = None  # name of the only machine it may run on, if known
     gpu_layers: int = 0  # llama.cpp: number of layers on the GPU; -1 for all
+    prompt_p99: int | None = later(None)  # tokens of the long prompt, where prompts vary; those of workload are the P50
+    sustained_s: float = later(0.0)  # seconds of a long load after the rounds
     run: KitRun | None = None
     seal: str = ""  # digest of all other fields, which detects changes after packing
 
@@ -193,7 +197,52 @@ class KitMeasured:
     file: str
     sha256: str
     rounds: tuple[KitRound, ...] = ()
+    longest: tuple[KitRound, ...] = later(())  # with the P99 prompt
     error: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KitSustained:
+    """A long load of one file without a pause; ``error`` is the reason if there was none."""
+
+    file: str
+    windows: tuple[Window, ...] = ()
+    ambient_c: float | None = None  # of the surroundings, if stated
+    error: str | None = None
+
+    def __post_init__(self) -> None:
+        require_label(self.file, "file")
+        for block in (self, *self.windows):
+            check_ranges(block)
+
+    @property
+    def thermal(self) -> Thermal | None:
+        """The curve of the speed; None if the load was too short for one."""
+        try:
+            found = fit_thermal(self.windows)
+        except MeasurementError:
+            return None
+        return replace(found, temperature_c=self.windows[-1].temperature_c, ambient_c=self.ambient_c)
+
+    def told(self) -> str:
+        """The speed that is kept, with clocks, temperatures and surroundings where they are known."""
+        thermal = self.thermal
+        if thermal is None:
+            return f"{self.file}: no long load: {self.error or 'it was too short'}"
+        first, last = self.windows[0], self.windows[-1]
+        ends = [
+            f"{words} {units.show(one, kind)} to {units.show(other, kind)}"
+            for words, kind, one, other in (
+                ("hottest zone", "temperature", first.temperature_c, last.temperature_c),
+                ("clock", "frequency", first.clock_hz, last.clock_hz),
+            )
+            if one is not None and other is not None
+        ]
+        ends += [] if self.ambient_c is None else [f"surroundings {units.show(self.ambient_c, 'temperature')}"]
+        return (
+            f"{self.file} keeps {units.show(thermal.sustained_share, 'share', digits=2)} of its speed over "
+            f"{units.show(thermal.observed_s, 'time')} of load" + (f" ({', '.join(ends)})" if ends else "")
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -208,6 +257,7 @@ class KitResults:
     threads: int
     kit: Kit
     measured: tuple[KitMeasured, ...]
+    sustained: tuple[KitSustained, ...] = later(())
 
     def __post_init__(self) -> None:
         require_date(self.created, "created")
@@ -249,13 +299,28 @@ class KitResults:
     def measurements(self) -> list[tuple[KitModel, Measurement]]:
         """Each measured model with all its samples, without models that could not be measured."""
         models = {model.file: model for model in self.kit.models}
+        usual = self.kit.workload
         return [
-            (models[item.file], self._measurement(models[item.file], item)) for item in self.measured if item.rounds
+            (models[item.file], self._measurement(models[item.file], item.rounds, usual))
+            for item in self.measured
+            if item.rounds
         ]
 
-    def _measurement(self, model: KitModel, item: KitMeasured) -> Measurement:
+    def longest(self) -> dict[str, Measurement]:
+        """Measurements with the P99 prompt, by file; empty if prompts do not vary."""
+        models, long = {model.file: model for model in self.kit.models}, self.kit.prompt_p99
+        if long is None:
+            return {}
+        workload = replace(self.kit.workload, prompt_tokens=long)
+        return {
+            item.file: self._measurement(models[item.file], item.longest, workload)
+            for item in self.measured
+            if item.longest
+        }
+
+    def _measurement(self, model: KitModel, rounds: tuple[KitRound, ...], workload: Workload) -> Measurement:
         parts = []
-        for one in item.rounds:
+        for one in rounds:
             reply: Reply = plain(one)
             reply["facts"] = {"design": model.design, "name": model.name}
             if model.inputs:
@@ -269,7 +334,7 @@ class KitResults:
                     reply,
                     one.cpus,
                     model=Path(model.file),
-                    workload=self.kit.workload,
+                    workload=workload,
                     runtime=model.runtime,
                     threads=self.threads,
                 )
@@ -443,7 +508,8 @@ def _instructions(kit: Kit) -> str:
         where=where,
         rows=rows,
         needs="".join(f"- {text}\n" for text in needs.values()),
-        prompt=request.prompt_tokens,
+        prompt=" or ".join(map(str, filter(None, (request.prompt_tokens, kit.prompt_p99)))),
+        long=f"After the rounds the first file runs {kit.sustained_s:g} s without a pause. " if kit.sustained_s else "",
         new=request.new_tokens,
         batch=request.batch,
         threads=kit.threads,
@@ -468,9 +534,10 @@ It needs Python 3.9 or newer, and
 {needs}
 It writes `kit-results.json`: samples of the time to first token and the time per output token, peak memory, and what
 the machine is (processor, memory, system, clocks and temperatures where they can be read). Nothing is sent anywhere.
-Close other programs first. Power is measured where the system tells it (the first lines say from what). A phone or
-laptop tells it by its battery: charge and unplug it where power or energy matters, else plug it in. On the machine with
-chipwise, bring the file back in:
+Close other programs first. {long}`python3 kit.py --sustained 600 --ambient 25` records how speed, clock and temperature
+change over ten minutes of load, in surroundings of 25 °C. Power is measured where the system tells it (the first lines
+say from what). A phone or laptop tells it by its battery: charge and unplug it where power or energy matters, else plug
+it in. On the machine with chipwise, bring the file back in:
 
     chipwise measurements import kit-results.json
 

@@ -32,6 +32,8 @@ class Window:
     at_s: float  # middle of the window
     tpot_p50_s: float
     steps: int
+    clock_hz: float | None = None  # at its end
+    temperature_c: float | None = None  # of the hottest zone at its end
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

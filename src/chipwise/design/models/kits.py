@@ -339,6 +339,7 @@ def _is_half_a_kit(text: str) -> bool:
 def _import_kit(name: str, run: str | Path | None) -> Imported:
     results = read_results(name)
     notes = [f"{item.file}: {item.error}" for item in results.measured if item.error is not None]
+    notes += [item.told() for item in results.sustained]
     home = Path(run) if run is not None else run_of(results)
     if home is not None:
         file_results(home, name, on_note=notes.append)
@@ -346,11 +347,12 @@ def _import_kit(name: str, run: str | Path | None) -> Imported:
         notes.append(
             f"the run {results.kit.run.name} is not in {results.kit.run.folder}; name its folder with --run FOLDER"
         )
-    store, new, found = MeasurementStore(), 0, []
+    store, new, found, longest = MeasurementStore(), 0, [], results.longest()
     for model, measurement in results.measurements():
-        found.append(measurement)
+        taken = [measurement, *([longest[model.file]] if model.file in longest else [])]
+        found += taken
         design = model.known_design(file=name)
-        new += _add(store, measurement, design, source=f"{IMPORTED}kit of {results.kit.name}")
+        new += sum(_add(store, one, design, source=f"{IMPORTED}kit of {results.kit.name}") for one in taken)
     if not found:
         raise SpecError(f"nothing was measured: {'; '.join(notes) or 'the script was stopped at once'}", file=name)
     return Imported(name, new, tuple(found), home, (*notes, *_known(len(found) - new)))

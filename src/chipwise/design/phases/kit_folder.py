@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import cast
 
@@ -26,12 +26,15 @@ from chipwise.design.run.folder import holds_run
 from chipwise.design.run.spec import RunSpec
 from chipwise.design.run.start_spec import StartSpec, any_spec
 from chipwise.design.run.winner import read_winner
+from chipwise.design.targets.prompts import KEPT, with_longest
+from chipwise.design.targets.sustained import SUSTAINED
 from chipwise.errors import InputError, SpecError, StudyError, Unsupported
 from chipwise.model.arch.design import Design
 from chipwise.model.arch.io import to_data
 from chipwise.model.space.designs import design_of
 
 FOLDER, RESULTS = "kit", "results"
+SUSTAINED_S = 600.0  # seconds of load, where the run limits the speed under it
 FINALISTS = 2  # in addition to the winner, chosen from the longest trained candidates
 LATENCIES = ("tpot_p50", "ttft_p50")  # metrics for ordering the front; the first one that a trial has is used
 
@@ -212,6 +215,8 @@ def pack_run(
         device=device,
         machine=machine,
         gpu_layers=gpu_layers,
+        prompt_p99=run.spec.prompt_p99 if isinstance(run.spec, RunSpec) else None,
+        sustained_s=SUSTAINED_S if SUSTAINED in run.spec.constraints else 0.0,
         run=KitRun(name=run.spec.name, identity=run.identity, folder=str(run.path.resolve())),
     )
     kits.write(folder, kit)
@@ -396,11 +401,31 @@ def kit_results(
         if other is not None:
             on_note(f"results of {other} do not count: the run designs for {target}")
             continue
+        longest, shares = results.longest(), _shares_kept(run, results, on_note)
         for model, measurement in results.measurements():
             if (reason := stale_because(run, results, model)) is not None:
                 on_note(f"{file.name}: {reason}")
             elif model.runtime == wanted and model.trial is not None:
+                if model.file in longest:
+                    measurement = with_longest(measurement, longest[model.file])
+                if model.file in shares:
+                    environment = {**measurement.environment, KEPT: shares[model.file]}
+                    measurement = replace(measurement, environment=environment)
                 found[model.trial] = measurement
+    return found
+
+
+def _shares_kept(run: FinishedRun, results: KitResults, on_note: Callable[[str], None]) -> dict[str, float]:
+    """Shares of the speed that models keep under long load in the surroundings of the run's target, by file."""
+    found = {}
+    ambient_c = run.spec.target.ambient_c
+    for item in results.sustained:
+        if (thermal := item.thermal) is None:
+            continue
+        try:
+            found[item.file] = thermal.sustained_share if ambient_c is None else thermal.share_at(ambient_c)
+        except Unsupported as error:
+            on_note(f"{item.file}: {error}")
     return found
 
 

@@ -9,6 +9,7 @@ from chipwise.design.phases.measuring import measurement_notes
 from chipwise.design.run.folder import RunFolder
 from chipwise.design.run.spec import RunSpec
 from chipwise.design.run.trials import Trials
+from chipwise.design.targets.prompts import LONGEST
 from chipwise.design.targets.target import Target
 
 
@@ -17,8 +18,8 @@ def kit_notes(
 ) -> dict[int, dict[str, object]]:
     """Notes on trials from imported kits, by trial number, without those already recorded.
 
-    Results of a machine that cannot be the run's target are ignored, and ``on_note`` is called with the reason. A kit
-    measures requests with the P50 prompt: over a spread of prompts, P99s and memory are predicted from what it found.
+    Results of a machine that cannot be the run's target are ignored, and ``on_note`` is called with the reason. Kits
+    that were packed before they measured the P99 prompt, too, leave P99s and memory over a spread to be predicted.
     """
     asked = spec.target
     known = None if asked.local or asked.device.startswith("ssh:") or asked.sheet is None else asked.sheet.name
@@ -35,9 +36,9 @@ def kit_notes(
         | {"measured_because": "kit"}
         for number, taken in found.items()
     }
-    if notes and spec.prompt_p99 is not None:
+    if spec.prompt_p99 is not None and any(LONGEST not in taken.environment for taken in found.values()):
         on_note(
-            f"a kit measures prompts of {spec.workload.prompt_tokens:,} tokens, the P50: P99s over prompts of up to "
+            f"this kit measured prompts of {spec.workload.prompt_tokens:,} tokens, the P50: P99s over prompts of up to "
             f"{spec.prompt_p99:,} tokens (P99) and memory are predicted from its results"
         )
     return {number: each for number, each in notes.items() if trials[number].measured != each["measured"]}

@@ -19,7 +19,7 @@ from chipwise.design.run.folder import RunFolder
 from chipwise.design.run.spec import RunSpec
 from chipwise.design.run.trials import Candidate, Trials
 from chipwise.design.targets.chance import Bounds, kept, values_of
-from chipwise.design.targets.prompts import LONGEST, measured_over_prompts
+from chipwise.design.targets.prompts import KEPT, LONGEST, measured_over_prompts
 from chipwise.design.targets.target import Target
 from chipwise.design.targets.utilisation import measured_shares
 from chipwise.errors import MeasurementError
@@ -214,6 +214,8 @@ def measurement_notes(
     costs |= measured_shares(predicted, measured)
     if prompt_p99 is not None:
         measured, bounds = measured_over_prompts(measured, bounds, measurement.environment.get(LONGEST))
+    if (kept := measurement.environment.get(KEPT)) and "tpot_sustained" in predicted:
+        costs["tpot_sustained"] = measured["tpot_p50"] / kept
     if request is not None:
         costs |= derived(measured, request)
         bounds |= derived_intervals(bounds, request)

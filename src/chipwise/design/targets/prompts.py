@@ -14,6 +14,8 @@ from chipwise.predict.served.tails import TAILS
 
 LONGEST = "longest"  # in a measurement's environment: its times with the P99 prompt over those with the P50 prompt
 
+KEPT = "kept"  # in a measurement's environment: the share of the speed that remains under long load
+
 
 def factors(
     found: Mapping[str, Float64Array | float], there: Mapping[str, Float64Array | float]

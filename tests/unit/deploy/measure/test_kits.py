@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import ast
 import json
+import math
 import os
+import re
 import shutil
 import stat
 import subprocess
@@ -112,6 +114,25 @@ def test_a_kit_is_measured_elsewhere_and_comes_back(home: Path) -> None:
     assert stored.design == Design(arch=ARCH, weights="int8")
     assert measurement.design == stored.design.digest
     assert chipwise.import_measurements(there / "kit-results.json").new == 0
+
+
+def test_a_long_load_is_measured_after_the_rounds_and_told_at_the_import(home: Path) -> None:
+    """Windows follow one another over five seconds; the surroundings are those that were stated."""
+    kit = packed(home, device="my-board")
+    done = run(kit, *QUICK, "--rounds", "1", "--sustained", "5", "--ambient", "25")
+    assert done.returncode == 0, done.stderr
+    assert "without a pause for 5 s" in done.stdout
+    (load,) = read_results(kit / "kit-results.json").sustained
+    at = [window.at_s for window in load.windows]
+    assert at == sorted(at)
+    assert 0 < at[0] < at[-1] < 6
+    assert len(at) > 20
+    assert all(window.steps >= 3 and window.tpot_p50_s > 0 for window in load.windows)
+    assert load.ambient_c == 25
+    (note,) = chipwise.import_measurements(kit / "kit-results.json").notes
+    assert re.search(r"model.onnx keeps \d+ % of its speed over .* of load \(.*surroundings 25 °C\)", note)
+    for wrong, message in (("--sustained=2", "0 or from 5 to"), ("--ambient=300", "from -40 to 85 degrees")):
+        assert message in run(kit, wrong).stderr
 
 
 def test_the_script_computes_what_the_harness_computes(home: Path) -> None:
@@ -295,6 +316,23 @@ def test_results_that_are_right_are_taken(home: Path, raw: dict[str, Any]) -> No
     raw["measured"][0]["rounds"][0]["readings"] = {}  # a system that tells nothing of its load
     (found,) = chipwise.import_measurements(write(home, raw)).measurements
     assert (found.device, found.threads, found.metric("tpot_p50")) == ("apple-m4", 4, 2e-3)
+
+
+def test_a_long_load_says_what_is_kept(home: Path, raw: dict[str, Any]) -> None:
+    """A time constant of 100 s towards 1.25 times the cold step: 80 % of the speed remains."""
+    windows = [
+        {"at_s": t, "tpot_p50_s": 1e-3 * (1 + 0.25 * (1 - math.exp(-t / 100))), "steps": 9,
+         "clock_hz": 2.4e9 - 1e6 * t, "temperature_c": 40 + t / 20}
+        for t in range(5, 600, 10)
+    ]  # fmt: skip
+    file = raw["measured"][0]["file"]
+    raw["sustained"] = [{"file": file, "windows": windows, "ambient_c": 21.0}, {"file": file, "error": "no memory"}]
+    kept, failed = chipwise.import_measurements(write(home, raw)).notes
+    assert kept == (
+        f"{file} keeps 80 % of its speed over 10 min of load (hottest zone 40.2 °C to 69.8 °C, clock 2.4 GHz to "
+        "1.8 GHz, surroundings 21 °C)"
+    )
+    assert failed == f"{file}: no long load: no memory"
 
 
 def test_bad_results_are_one_clear_error_each_and_add_nothing(home: Path, raw: dict[str, Any]) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +17,7 @@ from chipwise.core.files import write_json
 from chipwise.deploy.export.onnx import export, random_weights
 from chipwise.deploy.kits.kits import read_kit
 from chipwise.design.phases.kit_folder import FinishedRun, kit_results
+from chipwise.design.phases.measuring import measurement_notes
 from chipwise.design.report import record as rec
 from chipwise.design.run.spec import RunSpec, run_spec
 from chipwise.errors import InputError, SpecError, StudyError
@@ -24,6 +27,7 @@ from chipwise.model.ops.workload import Workload
 from chipwise.model.space.designs import design_of
 from chipwise.model.space.search_space import SearchSpace
 from chipwise.predict.cost.model import Predicted
+from chipwise.predict.cost.spending import Rates
 
 
 def spec_of(**changes: Any) -> RunSpec:
@@ -289,3 +293,34 @@ def test_what_is_no_run_or_has_nothing_yet_says_so(run: Path, tmp_path) -> None:
     (run / "record.json").unlink()
     with pytest.raises(StudyError, match=r"no record.json yet; write it with: chipwise report"):
         chipwise.kit(run)
+
+
+def test_a_kit_of_a_run_measures_both_prompts_of_a_spread_and_a_long_load(tmp_path) -> None:
+    """The long prompt is 40 times the short one; what was measured so holds over the spread, with no prediction."""
+    spec = spec_of(
+        workload={"prompt_tokens": {"p50": 6, "p99": 240}, "new_tokens": 4},
+        constraints={"ttft_p99": "<= 1 s", "tpot_sustained": "<= 1 s"},
+    )
+    home = finished(tmp_path / "spread", spec)
+    kit = chipwise.kit(home, candidates=0).folder
+    packed = read_kit(kit / "kit.json")
+    assert (packed.prompt_p99, packed.sustained_s) == (240, 600)
+    assert "6 or 240 prompt tokens" in (kit / "README.md").read_text()
+    quick = ("--rounds", "2", "--steps", "20", "--prefills", "3", "--seconds", "0.01", "--sustained", "5")
+    subprocess.run([sys.executable, "-I", "kit.py", *quick], cwd=kit, check=True, capture_output=True, timeout=120)
+    found = chipwise.import_measurements(kit / "kit-results.json")
+    assert [item.workload.prompt_tokens for item in found.measurements] == [6, 240, 6, 240]
+    taken = kit_results(home)
+    assert all(item.environment["longest"]["prompt_tokens"] == 240 for item in taken.values())
+    assert all(item.environment["longest"]["ttft_p50"] > 1.5 for item in taken.values())
+    kept = [item.environment["kept"] for item in taken.values() if "kept" in item.environment]
+    assert len(kept) == 1
+    assert 0 < kept[0] <= 1
+    predicted = {"tpot_sustained": (1.0, None, None)}
+    for item in taken.values():
+        notes: Any = measurement_notes(item, Rates(), final=True, predicted=predicted, prompt_p99=240)
+        assert notes["measured"]["ttft_p99"] > item.metric("ttft_p99")
+        if "kept" in item.environment:
+            assert notes["measured"]["tpot_sustained"] == item.metric("tpot_p50") / item.environment["kept"]
+        else:
+            assert "tpot_sustained" not in notes["measured"]

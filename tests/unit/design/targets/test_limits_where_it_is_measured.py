@@ -254,6 +254,6 @@ def test_a_kit_with_one_prompt_says_that_p99s_over_the_spread_are_predicted(monk
     notes: Any = kit_return.kit_notes({0: trial}, run, folder, target, on_note=told.append)  # type: ignore[arg-type]
     assert "ttft_p99" not in notes[0]["measured"]
     assert told == [
-        "a kit measures prompts of 16 tokens, the P50: P99s over prompts of up to 96 tokens (P99) and memory are "
+        "this kit measured prompts of 16 tokens, the P50: P99s over prompts of up to 96 tokens (P99) and memory are "
         "predicted from its results"
     ]
