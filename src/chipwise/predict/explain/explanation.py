@@ -12,7 +12,15 @@ from chipwise.core.results import Result
 from chipwise.predict.cost.model import Bound, CostEstimate, OpCost
 from chipwise.predict.explain.advice import Advice
 from chipwise.predict.explain.gains import advise
-from chipwise.predict.explain.notes import Checkpointing, Shared, checkpointing, power_draw, power_note, shared_context
+from chipwise.predict.explain.notes import (
+    Checkpointing,
+    Shared,
+    checkpointing,
+    held_note,
+    power_draw,
+    power_note,
+    shared_context,
+)
 from chipwise.predict.explain.question import Case, PhaseName
 from chipwise.predict.explain.saturation import Curve, batch_curve, token_curve
 from chipwise.predict.explain.waterfall import TimePart, verdict, waterfall
@@ -169,8 +177,8 @@ def _operator(place: str, same: Sequence[OpCost], total: float, *, known: bool) 
 
 
 def _notes(case: Case) -> list[str]:
-    power = power_draw(case)
-    return [] if power is None else [power_note(power)]
+    power, held = power_draw(case), held_note(case)
+    return [*([] if power is None else [power_note(power)]), *([] if held is None else [held])]
 
 
 def to_data(found: Explanation) -> dict[str, object]:

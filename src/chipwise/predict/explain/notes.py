@@ -16,7 +16,9 @@ import numpy as np
 
 from chipwise.core import units
 from chipwise.errors import ChipwiseError, DoesNotFit, Unsupported
+from chipwise.hardware.runtime import CORES, Runtime
 from chipwise.predict.explain.question import Case
+from chipwise.predict.kernels import cores
 from chipwise.predict.served.batching import constants
 from chipwise.predict.served.formats import wide_format
 from chipwise.predict.served.groups import grouped
@@ -72,6 +74,24 @@ def shared_context(case: Case) -> Shared | None:
         candidates=CANDIDATES,
         shared_s=tuple(map(float, once + own)),
         separate_s=tuple(map(float, count * whole)),
+    )
+
+
+def held_note(case: Case) -> str | None:
+    """Names the cache that holds what a pass on CPU cores reads; None if memory does, or the cores do not compute."""
+    runtime = case.question.deployment.runtime
+    if case.sheet is None or case.training or not isinstance(runtime, Runtime) or runtime.stack != CORES:
+        return None
+    phase = case.phases[-1]
+    moved = sum(float(cost.work.bytes * cost.count) for cost in case.operators(phase))
+    cache = next((each for each in cores.caches_of(case.sheet) if moved <= each.capacity_bytes), None)
+    if cache is None:
+        return None
+    rates = float(cores.bandwidth_bytes_per_s(np.array([moved]), case.sheet)[0]), cores.memory_bytes_per_s(case.sheet)
+    shown = [units.show(rate, "bandwidth") for rate in rates]
+    return (
+        f"{case.title(phase)} reads {units.show(moved, 'bytes')}, which {cache.name} "
+        f"({units.show(cache.capacity_bytes, 'bytes')}) holds: priced at {shown[0]}, not at the {shown[1]} of memory"
     )
 
 

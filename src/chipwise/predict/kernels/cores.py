@@ -19,6 +19,8 @@ References:
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 
 from chipwise.core.arrays import Float64Array
@@ -89,17 +91,25 @@ def saved_s(memory_s: Float64Array, device: DeviceProfile) -> Float64Array:
 def bandwidth_bytes_per_s(working_set_bytes: Float64Array, device: DeviceProfile) -> Float64Array:
     """Bytes per second of passes that repeatedly read ``working_set_bytes``."""
     left, seconds_a_byte = np.ones(working_set_bytes.shape), np.zeros(working_set_bytes.shape)
-    for capacity, rate in caches_of(device):
-        kept = 1 / (1 + (working_set_bytes / capacity) ** STEEPNESS)
+    for cache in caches_of(device):
+        kept = 1 / (1 + (working_set_bytes / cache.capacity_bytes) ** STEEPNESS)
         share = np.minimum(kept, left)
-        seconds_a_byte = seconds_a_byte + share / rate
+        seconds_a_byte = seconds_a_byte + share / cache.bytes_per_s
         left = left - share
     found: Float64Array = 1 / (seconds_a_byte + left / memory_bytes_per_s(device))
     return found
 
 
-def caches_of(device: DeviceProfile) -> list[tuple[float, float]]:
-    """Capacity and bandwidth of L2 and of the last-level cache for all computing cores, in this order.
+class Cache(NamedTuple):
+    """A cache as all computing cores reach it."""
+
+    name: str
+    capacity_bytes: float
+    bytes_per_s: float
+
+
+def caches_of(device: DeviceProfile) -> list[Cache]:
+    """L2 and the last-level cache, in this order.
 
     Caches that the sheet does not list are left out.
     """
@@ -115,7 +125,7 @@ def caches_of(device: DeviceProfile) -> list[tuple[float, float]]:
         else:
             each = CORE_BYTES_PER_CLOCK.get(device.vendor, CORE_BYTES_PER_CLOCK_ELSEWHERE)
             capacity = level.capacity.number * _reached(device, threads)
-        found.append((capacity, max(each * clock * threads, slowest)))
+        found.append(Cache(level.name, capacity, max(each * clock * threads, slowest)))
     return found
 
 

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from chipwise.core import units
 from chipwise.hardware import datasheet
 from chipwise.hardware.runtime import runtimes_for
+from chipwise.model.arch.arch import uniform
 from chipwise.predict.explain.explanation import explain_case, to_data
 from chipwise.predict.explain.notes import shared_context
 from chipwise.predict.explain.saturation import batch_curve, saturation_point, token_curve
@@ -84,6 +85,22 @@ def test_more_at_once_is_never_faster() -> None:
     for curve in (batch_curve(case("gpt2")), token_curve(case("meta-llama/Llama-3.1-8B"))):
         assert curve is not None
         assert curve.latency_s[-1] > curve.latency_s[0]
+
+
+@pytest.mark.parametrize(("depth", "held"), [(1, "l2"), (2, "l2"), (60, None)])
+def test_a_small_working_set_names_the_cache_that_holds_it(depth: int, held: str | None) -> None:
+    """Layers of 0.26 MB in int8 beside an L2 of 2 MB in all four cores together: two fit, sixty do not."""
+    arch = uniform(vocab_size=64, d_model=128, depth=depth, heads=4, ffn_width=512, max_tokens=128)
+    one = case(arch, "raspberry-pi-5", runtime="onnxruntime", weights="int8", prompt_tokens=64, new_tokens=32)
+    notes = [note for note in explain_case(one).notes if "holds: priced at" in note]
+    moved = sum(cost.work.bytes * cost.count for cost in one.operators("decode"))
+    if held is None:
+        assert moved > 2 * 2.1e6
+        assert not notes
+    else:
+        (note,) = notes
+        assert f"reads {units.show(float(moved), 'bytes')}, which {held} (2.1 MB) holds" in note
+    assert not [note for note in explain_case(case(arch, "h100-sxm")).notes if "holds: priced at" in note]
 
 
 def test_an_encoder_has_no_batch_of_decodes() -> None:

@@ -78,7 +78,7 @@ def test_more_to_read_is_never_read_faster(small: float, times: float, threads: 
 
 def test_one_core_of_an_epyc_has_one_eighths_share_of_the_last_cache() -> None:
     """64 cores with 256 MiB, of which eight share a piece: a core has 32 MiB."""
-    capacity, _ = cores.caches_of(datasheet.load("epyc-9554:1-core"))[-1]
+    capacity = cores.caches_of(datasheet.load("epyc-9554:1-core"))[-1].capacity_bytes
     assert capacity == pytest.approx(32 * 2**20)
 
 
