@@ -62,7 +62,7 @@ def command(
     value: options.Value = None,
     inputs: options.Inputs = None,
     profile: Annotated[
-        bool, typer.Option("--profile", help="Also show the operators of an ONNX graph by time.")
+        bool, typer.Option("--profile", help="Also show an ONNX graph's operators by time, and its passes unfused.")
     ] = False,
     keep: Annotated[bool, typer.Option("--keep/--no-keep", help="Save the result to the measurement store.")] = True,
     as_json: Annotated[bool, typer.Option("--json", help="Print the measurement with all samples as JSON.")] = False,
@@ -126,6 +126,8 @@ def command(
     measured.measurement_table(outcome.measurement, promised=promised, limits=outcome.limits, used=outcome.used)
     if outcome.profile:
         measured.profile_table(outcome.profile)
+    if outcome.fusions is not None:
+        measured.fusions_line(outcome.fusions)
     for note in outcome.notes:
         output.say(f"note: {note}")
     if outcome.sustained is not None:

@@ -94,6 +94,17 @@ def profile_table(rows: Sequence[Mapping[str, object]], *, most: int = 20) -> No
     print_table(table)
 
 
+def fusions_line(found: answers.Fusions) -> None:
+    """What the runtime's fusions are worth in a pass of a graph."""
+    slower, low, high = found.slower
+    within = "" if low is None or high is None else f" ({low:.3g} to {high:.3g})"
+    say(
+        f"fused: {found.operators} operators, {units.show(found.seconds, 'time')} a pass; without the runtime's "
+        f"optimisations {found.operators_without}, {units.show(found.seconds_without, 'time')}: {slower:.3g} times as "
+        f"long{within}"
+    )
+
+
 def _lists(value: object) -> list[list[int]]:
     return [list(each) for each in value] if isinstance(value, list | tuple) else []
 

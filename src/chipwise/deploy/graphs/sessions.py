@@ -16,6 +16,7 @@ import onnxruntime as ort
 
 from chipwise.core.alternation import SETTLED, alternating_s
 from chipwise.core.arrays import AnyArray, Float64Array
+from chipwise.core.statistics import percentile_interval
 from chipwise.core.workers import Message, answer_once
 from chipwise.deploy.graphs.inputs import Feed, read_arrays
 from chipwise.deploy.runtimes.onnx_session import open_file, session_options
@@ -128,8 +129,28 @@ def pass_times_s(session: Session, feed: Feed, *, threads: int, seconds: float =
     return found
 
 
+def fusions(request: Message, feed: Feed, fused: int) -> Message:
+    """What the runtime's fusions are worth: passes with and without its optimisations, timed in turns.
+
+    ``fused`` is the number of operators with them.
+    """
+    path, threads, external = request["model"], request["threads"], request.get("external")
+    first, second = (opened(path, threads=threads, fused=each, external=external) for each in (True, False))
+    with_s, without_s = paired_s(first, second, [feed], seconds=2 * PASSES_S, threads=threads)
+    folder = Path(request["folder"])
+    rows = profile(path, feed, threads=threads, folder=folder, fused=False, passes=1, external=external)
+    slower = percentile_interval((without_s / with_s).tolist(), 0.5, confidence=0.9)
+    return {
+        "operators": fused,
+        "operators_without": len(rows),
+        "seconds": float(np.median(with_s)),
+        "seconds_without": float(np.median(without_s)),
+        "slower": [slower.value, slower.low, slower.high],
+    }
+
+
 def profiled(request: Message) -> Message:
-    """Operators, and times of passes if they are wanted, of the graph that ``request`` names."""
+    """Operators, and times of passes and worth of fusions if they are wanted, of the graph that ``request`` names."""
     feed, folder = read_arrays(request["feed"]), Path(request["folder"])
     path, threads, external = request["model"], request["threads"], request.get("external")
     pass_s = []
@@ -137,7 +158,9 @@ def profiled(request: Message) -> Message:
         session = opened(path, threads=threads, external=external)
         outputs(session, feed, path)
         pass_s = pass_times_s(session, feed, threads=threads)
-    return {"rows": profile(path, feed, threads=threads, folder=folder, external=external), "pass_s": pass_s}
+    rows = profile(path, feed, threads=threads, folder=folder, external=external)
+    worth = {"fusions": fusions(request, feed, len(rows))} if request.get("fusions") else {}
+    return {"rows": rows, "pass_s": pass_s, **worth}
 
 
 if __name__ == "__main__":

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from chipwise.core.fields import later
+from chipwise.core.files import build
 from chipwise.core.results import Result
 from chipwise.core.workers import answer_of
 from chipwise.deploy.calibrate.efficiency import Efficiency, efficiency
@@ -46,6 +47,17 @@ Interval = tuple[float, float | None, float | None]
 """A value and the bounds of its interval; None for an unknown bound."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fusions:
+    """A graph with the runtime's optimisations, mostly fused operators, and without: operators, median seconds."""
+
+    operators: int
+    operators_without: int
+    seconds: float
+    seconds_without: float
+    slower: Interval  # ratio of the two in passes in turns, with its 90 % interval
+
+
 @dataclass(frozen=True, repr=False)
 class Measured(Result):
     """A measurement, its prediction, and the limits that apply to it."""
@@ -60,6 +72,7 @@ class Measured(Result):
     thermal_kept: bool = False  # whether it was stored in this machine's profile
     notes: tuple[str, ...] = later(())
     profile: tuple[Mapping[str, object], ...] = later(())  # operators by time, if asked for
+    fusions: Fusions | None = later(None)  # noqa: RUF009  (beside ``profile``)
 
     def headline(self) -> str:
         """The model, the runtime and device, and whether the machine was quiet."""
@@ -121,7 +134,7 @@ def measure(
         values: Any other ONNX graph: values that fill whole inputs. A module: also arguments that are numbers.
         inputs: Any other ONNX graph: a ``.npz`` file with an array for each input. Default: random numbers, indices
             within their tables, masks of ones. A module: such a file, or its arguments, as ``(x,)`` or by name.
-        profile: Also measure the operators of an ONNX graph.
+        profile: Also measure the operators of an ONNX graph, and passes without the runtime's fusions.
 
     Raises:
         InputError: The model is unknown or does not fit in memory, or an argument is out of range.
@@ -301,9 +314,9 @@ def _measure_graph(path: Path, feed: Feed, *, threads: int, keep: bool, profile:
         )
         if not profile:
             return found
-        request = {"model": str(path.resolve()), "feed": str(file), "threads": threads, "folder": room}
+        request = {"model": str(path.resolve()), "feed": str(file), "threads": threads, "folder": room, "fusions": True}
         told = answer_of("chipwise.deploy.graphs.sessions", request, timeout_s=PROFILE_S, name="profile")
-        return replace(found, profile=tuple(told["rows"]))
+        return replace(found, profile=tuple(told["rows"]), fusions=build(Fusions, told["fusions"], field="fusions"))
 
 
 def _saturated(path: Path, found: Measurement) -> tuple[str, ...]:

@@ -53,6 +53,28 @@ def test_a_graph_is_measured_on_given_data_with_its_operators(detector: Path, im
     assert [row["outputs"] for row in convolutions] == [[[1, 16, 10, 7]]]  # 12 - 2 by 9 - 2
 
 
+def test_a_fused_graph_and_an_unfused_one_are_timed_in_turns(tmp_path: Path) -> None:
+    """GELU by its formula is five operators, x / 2 * (1 + erf(x / sqrt 2)), which the runtime fuses into one."""
+    constants = {"root": 2.0**0.5, "one": 1.0, "half": 0.5}
+    nodes = [
+        helper.make_node("Div", ["x", "root"], ["a"]),
+        helper.make_node("Erf", ["a"], ["b"]),
+        helper.make_node("Add", ["b", "one"], ["c"]),
+        helper.make_node("Mul", ["x", "c"], ["d"]),
+        helper.make_node("Mul", ["d", "half"], ["y"]),
+    ]
+    both = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [64, 256]) for name in ("x", "y")]
+    held = [numpy_helper.from_array(np.array(constants[name], np.float32), name) for name in ("root", "one", "half")]
+    graph = helper.make_graph(nodes, "g", both[:1], both[1:], held)
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    onnx.save(model, str(tmp_path / "gelu.onnx"))
+    fusions = chipwise.measure(tmp_path / "gelu.onnx", profile=True, keep=False, shapes={"x": (64, 256)}).fusions
+    assert (fusions.operators, fusions.operators_without) == (1, 5)
+    low, high = fusions.slower[1:]
+    assert 1 < low <= fusions.slower[0] <= high
+    assert fusions.seconds_without > fusions.seconds > 0
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
