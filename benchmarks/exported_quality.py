@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from chipwise.model.arch.design import Design
+from chipwise.model.blocks.quantize import NEAREST, Packing
 from chipwise.training.data.dataset import Split
 from chipwise.training.data.tokens import TokenData
 from chipwise.training.tasks.exported_text import exported_bits
@@ -20,10 +21,11 @@ def exported_bits_per_byte(
     *,
     split: Split = "validation",
     max_bytes: int | None = None,
+    packing: Packing = NEAREST,
 ) -> float:
     """Bits per byte of ``split`` by the exported graph; ``path`` holds it meanwhile.
 
     The windows are those of :func:`chipwise.training.loop.evaluate.evaluate`.
     """
     stream, size_bytes = data.held_out(split, max_bytes=max_bytes)
-    return float(exported_bits(design, weights, stream, path).sum()) / size_bytes
+    return float(exported_bits(design, weights, stream, path, packing=packing).sum()) / size_bytes

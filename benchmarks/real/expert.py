@@ -6,8 +6,9 @@
     python benchmarks/real/expert.py report --out expert-clinic.csv
 
 Contender and search spend equal CPU time: all that the run file gives pays for reading data, the training with its
-overhead, export and the score on test text of both. A drawn design is not measured within the budget, which is in its
-favour. Every model is judged as exported, on the whole test text. Rows that the table holds are not made again.
+overhead, export and the score on test text of both; both train in one thread. A drawn design is not measured within
+the budget, which is in its favour, and its matrices are packed by the best quantiser for single ones. Every model is
+judged as exported, on the whole test text. Rows that the table holds are not made again.
 Columns: contender, design, seed, bits per byte of the exported model on test text, its weight format, steps, tokens,
 validation bits per byte and charged CPU seconds of the training, CPU seconds of everything, and, after ``measure``,
 time and peak memory. ``old-search`` are searches whose law counted every pass over the text as new text.
@@ -39,9 +40,11 @@ from chipwise.design.phases.run_budget import ending_s
 from chipwise.design.report.record import load
 from chipwise.design.run.spec import load_run
 from chipwise.model.space.designs import design_of, summary
+from chipwise.model.walk.calibration import choose, quantiser
 from chipwise.training.data.recipe import Recipe
 from chipwise.training.data.text import load_corpus
 from chipwise.training.data.tokenizer import TokenStore
+from chipwise.training.loop.evaluate import calibrated
 from chipwise.training.loop.trainer import train
 from exported_quality import exported_bits_per_byte
 from provenance import COLUMNS as ORIGIN
@@ -114,10 +117,11 @@ def train_alone(name: str, seed: int, file: Path, work: Path) -> list[dict[str, 
     rows = []
     for form in FORMATS:
         one = design_of({**DRAWN[name], "weights": form}, spec=spec.space, name=name)
-        path = export(one, weights, work / f"{name}-{seed}-{form}.onnx")
-        bits = exported_bits_per_byte(
-            one, weights, store.tokens(one.arch.vocab_size), path.with_suffix(".evaluated.onnx"), split="test"
-        )
+        packing, judge = calibrated(one.arch, weights, task.data(one.arch), Recipe(**task.recipe))
+        packing = replace(packing, quantiser=quantiser(choose(one, weights, packing, judge).method))
+        path = export(one, weights, work / f"{name}-{seed}-{form}.onnx", packing=packing)
+        evaluated, tokens = path.with_suffix(".evaluated.onnx"), store.tokens(one.arch.vocab_size)
+        bits = exported_bits_per_byte(one, weights, tokens, evaluated, split="test", packing=packing)
         rows.append(
             {
                 "contender": name, "design": summary(one), "seed": seed, "bits_per_byte": f"{bits:.5f}",
@@ -134,7 +138,9 @@ def search(seed: int, file: Path, work: Path) -> list[dict[str, Any]]:
     import yaml
 
     own = work / f"search-{seed}.yaml"
-    own.write_text(yaml.safe_dump({**yaml.safe_load(file.read_text()), "seed": seed, "prior": "shipped"}))
+    given = yaml.safe_load(file.read_text())
+    budget = {**given["budget"], "workers": 1}
+    own.write_text(yaml.safe_dump({**given, "budget": budget, "seed": seed, "prior": "shipped"}))
     folder = work / f"search-{seed}"
     api.search(own, out=folder, resume=(folder / "record.json").exists())
     record = load(folder / "record.json")

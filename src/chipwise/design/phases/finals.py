@@ -21,6 +21,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -45,13 +46,19 @@ from chipwise.design.run.winner import read_winner
 from chipwise.design.targets.chance import chances_of, kept, values_of
 from chipwise.design.targets.formats import suffix_there
 from chipwise.design.targets.target import Target
-from chipwise.errors import Infeasible, InputError, MeasurementError
+from chipwise.errors import Infeasible, InputError, MeasurementError, Unsupported
 from chipwise.model.arch.design import USUALLY_FUSED
 from chipwise.model.arch.io import to_data
 from chipwise.model.blocks.quantize import Packing
-from chipwise.model.walk.calibration import AUTO, Judge, choose, quantiser
+from chipwise.model.walk.calibration import AUTO, LEARNED, Choice, Judge, choose, quantiser
+from chipwise.training.data.recipe import Recipe
 from chipwise.training.tasks.protocol import Exported, Losses, TaskData
 
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+
+LEARNED_SHARE = 0.03  # of the cost of the training: learned rounding of a finalist to int4
+LEARNED_STEP = 0.67  # its step costs this share of a training step: half the batch, and the original's outputs
 ROUNDS = 5  # most rounds of measuring on a busy machine
 ROUNDS_S = 120.0  # wall-clock seconds after which no further round begins
 PAUSE_S = (0.0, 3.0, 10.0, 20.0)  # waiting time before each further round, for the machine to become quiet
@@ -95,6 +102,7 @@ class Finals:
         self._tasks, self._penalty_factor, self._on_phase = tasks, penalty_factor, on_phase
         self._left_s, self._sleep, self._clock = left_s, sleep, clock
         self._target, self._others = target, others
+        self._learned: dict[int, Exported] = {}  # after learned rounding, by the trials' numbers
         self.contenders: list[Candidate] = []  # contenders that qualify, after the decision
         self.met = True  # whether any contender qualifies
 
@@ -297,20 +305,17 @@ class Finals:
             item = self._trials[item.number]
             self._trials.note(item.number, believed_now=self._target.predict(item.design))
         with storage(folder):
-            item = self._with_quantiser(item, weights)
-            packing, _ = self._packing(item, weights)
-            export(item.design, weights, folder / "model.onnx", packing=packing)
+            shipped = self._exported(self._with_quantiser(item, weights))
+            export(shipped.design, shipped.weights, folder / "model.onnx", packing=shipped.packing)
             if self._served(item).name != "model.onnx":
                 runtime = self._spec.target.runtime if self._target.measures else "llama.cpp"
-                export_for(runtime, item.design, folder, weights=weights, packing=packing)
-        exported = Exported(design=item.design, weights=weights, folder=folder, packing=packing)
-        found = self._data.losses(exported, split="validation")
+                export_for(runtime, shipped.design, folder, weights=shipped.weights, packing=shipped.packing)
+        found = self._data.losses(shipped, split="validation")
         self._trials.note(item.number, exported_loss=found.loss)
 
     def _weights(self, item: Candidate) -> Mapping[str, AnyArray]:
         """The trained weights of a candidate; trains again if the file is missing or damaged."""
         from chipwise.model.nn.precision import kept_precision
-        from chipwise.training.data.recipe import Recipe
         from chipwise.training.loop.evaluate import read
         from chipwise.training.loop.trainer import trained_again
 
@@ -325,10 +330,44 @@ class Finals:
             seed = seed_of(self._trials.study, self._spec)(arch)
             return read(trained_again(arch, data, path, seed=seed, precision=precision, recipe=recipe))
 
-    def _exported(self, item: Candidate) -> Exported:
+    def _trained(self, item: Candidate) -> Exported:
+        """The trained weights of a candidate, and how their matrices are packed one by one."""
         weights, folder = self._weights(item), self._folder.trial(item.number)
         packing, _ = self._packing(self._trials[item.number], weights)
         return Exported(design=item.design, weights=weights, folder=folder, packing=packing)
+
+    def _exported(self, item: Candidate) -> Exported:
+        """What a candidate's ``model.onnx`` holds."""
+        trained = self._trained(item)
+        if self._trials[item.number].notes.quantised.get("method") != LEARNED:
+            return trained
+        if item.number not in self._learned:  # not kept on disk: equal steps give equal weights
+            self._learned[item.number] = self._learn(item, trained)
+        return self._learned[item.number]
+
+    def _learn(self, item: Candidate, trained: Exported) -> Exported:
+        """A candidate after learned rounding for ``LEARNED_SHARE`` of the cost of its training.
+
+        Raises:
+            Unsupported: The model reads more than one input.
+        """
+        from chipwise.training.loop.evaluate import lessons_of
+        from chipwise.training.loop.learned_rounding import distance_from, learn
+
+        arch, recipe = item.design.arch, build(Recipe, dict(self._data.recipe))
+        lessons = lessons_of(arch, trained.weights, self._data.data(arch), recipe)
+        steps = learned_steps(item.rungs[-1].tokens / self._data.step_tokens(arch))
+        distance, done = distance_from(lessons), 0
+
+        def counted(model: nn.Module, number: int) -> Tensor:
+            nonlocal done
+            done += 1
+            return distance(model, number)
+
+        found = learn(
+            item.design, trained.weights, trained.packing, counted, cpu_budget_s=steps, clock=lambda: float(done)
+        )
+        return replace(trained, design=found.design, weights=found.weights, packing=found.packing)
 
     def _with_quantiser(self, item: Candidate, weights: Mapping[str, AnyArray]) -> Candidate:
         """The candidate with its quantiser noted: that of the run, or the one of least loss on calibration data."""
@@ -337,21 +376,40 @@ class Finals:
         method = self._spec.quantiser
         found: dict[str, object] = {"method": method}
         if method == AUTO:
-            found = plain(choose(item.design, weights, *self._packing(item, weights)))
+            packing, judge = self._packing(item, weights)
+            choice = choose(item.design, weights, packing, judge)
+            found = plain(choice)
+            if learns(self._spec, self._target) and "int4" in item.design.formats.all:
+                self._trials.note(item.number, quantised=found)
+                found = {**plain(self._beside_learned(item, choice, judge)), "start": choice.method}
         self._trials.note(item.number, quantised=found)
         return self._trials[item.number]
+
+    def _beside_learned(self, item: Candidate, choice: Choice, judge: Judge) -> Choice:
+        """``choice`` after learned rounding was tried too."""
+        self._on_phase("learned rounding")
+        began_s = time.process_time()
+        try:
+            found = self._learn(item, self._trained(item))
+        except Unsupported:
+            return choice
+        finally:
+            self._on_phase("measuring the finalists")
+        self._learned[item.number] = found
+        return choice.beside(LEARNED, judge(found.design.arch, found.weights), time.process_time() - began_s)
 
     def _packing(self, item: Candidate, weights: Mapping[str, AnyArray]) -> tuple[Packing, Judge]:
         """The packing of a candidate's matrices by its noted quantiser, and a judge of rounded weights.
 
         Both use its training data. Candidates that were exported before quantisers were noted are rounded to nearest.
         """
-        from chipwise.training.data.recipe import Recipe
         from chipwise.training.loop.evaluate import calibrated
 
         arch = item.design.arch
         packing, judge = calibrated(arch, weights, self._data.data(arch), build(Recipe, dict(self._data.recipe)))
-        return replace(packing, quantiser=quantiser(str(item.notes.quantised.get("method", "nearest")))), judge
+        noted = item.notes.quantised
+        method = noted.get("start", noted.get("method", "nearest"))  # learned rounding starts from another one
+        return replace(packing, quantiser=quantiser(str(method))), judge
 
     def test(self, winner: Candidate, reference: Candidate | None) -> dict[str, object]:
         """Scores winner and reference design on test data; stores their losses, returns fields of a ``TestScore``.
@@ -402,7 +460,7 @@ class Finals:
             for path in {source, self._served(winner)}:
                 write_atomic(self._folder.winner / path.name, path.read_bytes())
             self._data.ship(
-                self._exported(winner), self._folder.winner, files
+                self._trained(winner), self._folder.winner, files
             )  # GGUF is written again, with its tokenizer
             self._write_page()
 
@@ -412,6 +470,18 @@ class Finals:
         write = PAGES.get(target.runtime)
         if write is not None and (known := read_winner(folder)) is not None:
             write(folder, threads=target.threads, promise=known.promise())
+
+
+def learns(spec: RunSpec, target: Target | None) -> bool:
+    """Whether finalists in int4 get learned rounding: in a budget for one model, in ONNX files."""
+    served = target is not None and target.measures and suffix_of(spec.target.runtime) == ".onnx"
+    offered = any("int4" in one for one in (*spec.space.weights, *(spec.space.layer.weights or ())))
+    return served and offered and spec.allowance.alone and spec.quantiser == AUTO
+
+
+def learned_steps(training_steps: float) -> int:
+    """Steps of learned rounding after a training of so many steps."""
+    return max(1, round(LEARNED_SHARE * training_steps / LEARNED_STEP))
 
 
 def promises_of(spec: RunSpec, winner: Candidate) -> dict[str, object]:

@@ -39,6 +39,7 @@ LEAST_FINAL = 0.2  # share of the whole budget that the only final training must
 MOST_FIRST = 64  # first trainings before the only final one
 LEAST_GAIN = 0.005  # of the ln loss, about what another seed changes: below it the first choice is trained at once
 MOST_TRIED = 6  # designs measured until one keeps the limits, if one is trained at once
+PACKED = 0.3  # least share of the loss by rounding to nearest that other quantisers leave (benchmarks/quantisers.py)
 ALL_FAILED = "every candidate failed in training; the trials' reasons are in trials.csv"
 NONE_MEASURED = "no candidate that was trained could be measured; the trials' reasons are in trials.csv"
 
@@ -314,6 +315,8 @@ class Halving:
         if last == 0:  # nothing was measured yet: take the best two that keep the limits
             finalists = self._first_within(finalists, 2)
         finalists = [self._in_best_format(item, last) for item in finalists]
+        if self._allowance.alone:
+            finalists = [other for item in finalists for other in (item, *self._perhaps_as_good(item, last))]
         trained = [item for item in map(self._fresh, references) if item.alive and item.after(last) is not None]
         return finalists, trained[0] if trained else None
 
@@ -380,6 +383,23 @@ class Halving:
         tried = [other for other in map(self._fresh, others) if other.alive and other.after(rung)]
         faster = self._faster([*tried, item], best, self._counted)
         return next((self._fresh(other) for other in faster if self._measurer.within_limits(other)), best)
+
+    def _perhaps_as_good(self, item: Candidate, rung: int) -> list[Candidate]:
+        """The fastest other weight format of a finalist that may be as good once more than rounding packs it, or none.
+
+        Trainings evaluate weights rounded to nearest, of whose loss better quantisers leave ``PACKED`` or more.
+        """
+        training = item.design.arch.as_trained().digest
+        forms = [one for one in self._trials.all() if one.alive and not one.is_reference]
+        forms = [one for one in forms if one.design.arch.as_trained().digest == training]
+        hoped = {
+            one.number: (after.loss + PACKED * (after.quantised_loss - after.loss)) * self._penalty_factor(one)
+            for one in forms
+            if (after := one.after(rung)) is not None
+        }
+        done = [one for one in forms if one.number in hoped]
+        faster = [one for one in self._faster(done, item, lambda one: hoped[one.number]) if one.number != item.number]
+        return next(([self._fresh(one)] for one in faster if self._measurer.within_limits(one)), [])
 
     def _counted(self, item: Candidate) -> float:
         """Loss after the longest training, with penalties."""

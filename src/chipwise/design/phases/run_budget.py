@@ -9,6 +9,7 @@ from dataclasses import replace
 from chipwise.core import units
 from chipwise.core.record import Record
 from chipwise.design.phases import task_evaluation
+from chipwise.design.phases.finals import LEARNED_SHARE, learns
 from chipwise.design.phases.going_on import charge_of, fit_to_plan, plan_with, stored_plan
 from chipwise.design.phases.halving import ETA, LEAST_FINAL, OVERHEAD, Rung, plan_alone, plan_finals, plan_rungs
 from chipwise.design.phases.matrix_formats import CPU_S, chosen_by_matrix
@@ -69,6 +70,7 @@ class RunBudget:
             total_s, by_matrix = self.allowance.total, chosen_by_matrix(self._spec, target)
             alone = self.allowance.alone
             self._measuring_s = measuring_s(total_s, alone=alone, by_matrix=by_matrix)
+            self._measuring_s += LEARNED_SHARE * total_s if learns(self._spec, target) else 0.0
             self._reserve_s = self._measuring_s + ending_s(total_s) + task_evaluation.planned_cpu_s(tasks)
 
     def require(self, *, ahead_s: float = 0.0) -> None:

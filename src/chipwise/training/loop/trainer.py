@@ -35,6 +35,7 @@ from chipwise.training.loop.checkpoint import CurvePoint, Progress, fingerprint
 from chipwise.training.loop.evaluate import Weights, checked, load_model, read
 from chipwise.training.loop.optimiser import Optimiser
 from chipwise.training.loop.progress import Update
+from chipwise.training.loop.threads import GradientThreads
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,6 +64,7 @@ def train(
     recipe: Recipe | None = None,
     start: Weights | str | Path | None = None,
     precision: Precision | None = None,
+    threads: int = 1,
     on_progress: Callable[[Update], None] | None = None,
     max_validation_bytes: int | None = None,
     checkpoint_every_s: float = 10.0,
@@ -74,7 +76,8 @@ def train(
     last checkpoint if it was killed, from its state before the decay if it finished a smaller budget. ``start`` holds
     the initial weights (Transformer keys, or a safetensors file of them), such as those of a supernet; random ones
     unless given. ``precision`` of matrix products is the faster one on this machine unless given; a continued training
-    keeps its own.
+    keeps its own. ``threads`` share the work of each step: the training ends earlier, and costs about a tenth more CPU
+    time a step.
 
     Raises:
         TrainingDiverged: Loss or weights were no longer finite, even at half the learning rate.
@@ -99,8 +102,12 @@ def train(
         counted=steps is not None,
         given=given,
         precision=precision,
+        threads=threads,
     )
-    return run.go(on_progress, checkpoint_every_s, max_validation_bytes)
+    try:
+        return run.go(on_progress, checkpoint_every_s, max_validation_bytes)
+    finally:
+        run.close()
 
 
 def trained_again(
@@ -159,8 +166,10 @@ class Run:
         counted: bool = False,
         given: Weights | None = None,
         precision: Precision | None = None,
+        threads: int = 1,
     ) -> None:
         self.counted = counted
+        self.threads = GradientThreads(threads) if threads > 1 else None
         self.arch, self.data, self.budget, self.seed = arch, data, budget, seed
         self.folder, self.recipe, self.clock = folder, recipe, clock
         self.precision: Precision = precision or fastest_precision()
@@ -348,10 +357,18 @@ class Run:
         """
         return spent_s if self.counted else min(spent_s, self.budget * 0.5)
 
+    def close(self) -> None:
+        """Ends the training's threads."""
+        if self.threads is not None:
+            self.threads.close()
+
     def backward(self) -> Tensor:
-        """Adds the gradient of the next batch to the parameters' gradients; returns the batch's mean loss."""
+        """Computes the gradient of the next batch; returns the batch's mean loss."""
         batch = self.data.batch(self.arch, self.recipe, self.at.steps, seed=self.seed)
-        loss = self.data.loss(self.model, batch, torch_dtype(self.precision))
+        dtype = torch_dtype(self.precision)
+        if self.threads is not None:
+            return self.threads.backward(self.model, lambda some: self.data.loss(self.model, some, dtype), batch)
+        loss = self.data.loss(self.model, batch, dtype)
         loss.backward()  # type: ignore[no-untyped-call]
         return loss.detach()
 

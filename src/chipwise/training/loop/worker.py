@@ -45,6 +45,7 @@ class TrainJob:
     device: str | None = None  # torch device, such as cuda:1; the plain loop on one core unless given
     compiler: str | None = None  # backend of torch.compile, if ``device`` is given
     device_share: float = 1.0  # share of the device, if several trainings run on it
+    threads: int = 1  # threads that share each step of the plain loop
     dataset: str = "tokens"  # kind of the data set: a row of chipwise.training.data.dataset.DATASETS
 
     def to_data(self) -> dict[str, object]:
@@ -52,6 +53,8 @@ class TrainJob:
         fields = {f.name: plain(getattr(self, f.name)) for f in dataclasses.fields(self)}
         if self.dataset == "tokens":
             del fields["dataset"]  # jobs of text keep their older JSON form
+        if self.threads == 1:
+            del fields["threads"]
         return {**fields, "arch": to_data(self.arch)}
 
     @classmethod
@@ -94,6 +97,7 @@ class TrainJob:
                 recipe=recipe,
                 start=self.start,
                 precision=self.precision,
+                threads=self.threads,
                 on_progress=on_progress,
                 max_validation_bytes=self.max_validation_bytes,
             )

@@ -164,3 +164,32 @@ def test_other_forms_of_a_finalist_are_trials_once_and_the_first_better_one_that
     found._faster = lambda items, best, loss: []
     found._penalty_factor = lambda each: 1.2 if each.number == 1 else 1.0  # 1.9 counts as 2.28
     assert found._in_best_of(finalist, rows[:1], 2).number == 0
+
+
+def test_a_faster_form_that_rounds_worse_is_a_finalist_too_if_a_better_quantiser_may_make_it_as_good() -> None:
+    """Rounding to nearest costs 1.0 → 1.01 in one form and 1.0 → 1.02 in another; of that, .3 may be left."""
+
+    def form(number: int, loss: float, *, training: str = "t", alive: bool = True, reference: bool = False) -> Any:
+        after = SimpleNamespace(loss=1.0, quantised_loss=loss)
+        design = SimpleNamespace(arch=SimpleNamespace(as_trained=lambda: SimpleNamespace(digest=training)))
+        return item(
+            number, design=design, alive=alive, is_reference=reference, after=lambda rung: after if rung == 1 else None
+        )
+
+    best, fast = form(0, 1.0), form(1, 1.02)
+    held = [best, fast, form(2, 1.0, training="other"), form(3, 1.0, alive=False), form(4, 1.0, reference=True)]
+    asked: list[Any] = []
+
+    def faster(items: Any, among: Any, loss: Any) -> list[Any]:
+        asked.append([(each.number, loss(each)) for each in items])
+        return [each for each in items if loss(each) <= loss(among) * 1.0056]
+
+    found = halving(_trials=SimpleNamespace(all=lambda: held, __getitem__=None), _faster=faster)
+    found._fresh = lambda each: each
+    found._measurer = SimpleNamespace(within_limits=lambda each: each.number != 0)
+    assert found._perhaps_as_good(best, 1) == []  # 1.006 is more than the noise of seeds
+    assert asked == [[(0, 1.0), (1, pytest.approx(1.006))]]
+    held[1] = form(1, 1.018)
+    assert found._perhaps_as_good(best, 1) == [held[1]]
+    found._measurer = SimpleNamespace(within_limits=lambda each: False)
+    assert found._perhaps_as_good(best, 1) == []

@@ -288,7 +288,7 @@ def test_a_winners_folder_has_its_file_and_what_it_promises(
     run._spec, run._tasks = SPEC, None
     run._data = SimpleNamespace(ship=lambda item, folder, files: shipped.append((item, folder, files)))
     run._served = lambda item: trial / "model.gguf"
-    run._exported = lambda item: item.number
+    run._trained = lambda item: item.number
     notes = SimpleNamespace(exported_loss=exported_loss, test_loss=test_loss)
     run.write_winner(SimpleNamespace(number=3, notes=notes))
     assert {path.name: path.read_bytes() for path in winner.iterdir()} == {
