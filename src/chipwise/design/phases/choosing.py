@@ -412,6 +412,13 @@ class Chooser:
         loss = np.exp(mean + trend(rows)) * law(rows, budget=budget)
         return loss, loss * std
 
+    def foreseen(self, rows: Rows, *, budget: float) -> tuple[Float64Array, Float64Array]:
+        """Mean and standard deviation of the loss of ``rows`` that were expected before this run trained anything."""
+        if len(self._past) >= FEWEST:
+            return self.expected([], rows, budget=budget)
+        loss = self.law(rows, budget=budget)
+        return loss, loss * self._operators.spread
+
     def belief(self, observations: Sequence[Observation], rows: Rows) -> Belief:
         """The posterior of ``rows`` for the acquisition function; see :class:`Belief`."""
         law, trend = self._learn(observations)

@@ -13,7 +13,7 @@ from functools import partial
 import numpy as np
 
 from chipwise.core.arrays import Float64Array
-from chipwise.core.statistics import Z90
+from chipwise.core.statistics import Z90, kendall_tau
 from chipwise.design.phases.choosing import Chooser, Observation
 from chipwise.design.run.trials import Candidate
 from chipwise.design.strategies.history import History
@@ -33,26 +33,33 @@ def explain_answer(
     observations: Sequence[Observation],
     trained: Sequence[Candidate],
     *,
+    winner: Candidate | None = None,
     references: Sequence[Candidate] = (),
     whole: float | None = None,
     seed: int,
 ) -> dict[str, object]:
-    """The findings as plain values, in the form of :class:`chipwise.design.report.record.Answer`; empty with few
-    trainings.
+    """The findings as plain values, in the form of :class:`chipwise.design.report.record.Answer`.
+
+    With few trainings there is no knee, and neither limits nor choices are explained.
 
     Args:
         space: The run's space.
         chooser: The run's quality model and problem.
         observations: All finished trainings.
         trained: Candidates of the space with a training, in the order of their trials.
+        winner: The winner, for what the prior had expected of it.
         references: Reference designs that were not trained; what the whole budget would have made of them is expected.
         whole: The whole budget, in the unit of trainings.
         seed: Random seed.
     """
     problem = chooser.problem
     items = [item for item in trained if item.row is not None]
+    found: dict[str, object] = {
+        "foreseen": None if winner is None or winner.row is None else _foreseen(chooser, observations, winner.row),
+        "alternatives": _alternatives(chooser, observations, references, whole) if whole and observations else [],
+    }
     if len(items) < _LEAST:
-        return {}
+        return found
     rows = np.array([item.row for item in items], np.int64)
     points = _points(chooser, observations, rows)
     history = History(problem)
@@ -81,8 +88,26 @@ def explain_answer(
         "knee_expected": None if spot is None else float(history.objectives[spot.trial, problem.expensive_goals[0]]),
         "relaxed": relaxed,
         "importance": moved,
-        "alternatives": _alternatives(chooser, observations, references, whole) if whole else [],
+        **found,
     }
+
+
+def _foreseen(chooser: Chooser, observations: Sequence[Observation], winner: Sequence[int]) -> dict[str, object] | None:
+    """What was expected of trainings before the first one, and what they reached; None if the winner has none."""
+    own = [item for item in observations if tuple(item.row) == tuple(winner)]
+    if not own:
+        return None
+    last = max(own, key=lambda item: item.spent)
+    (mean,), (std,) = chooser.foreseen(np.array([last.row]), budget=last.spent)
+    off = math.exp(Z90 * std / mean)
+    first: dict[tuple[int, ...], Observation] = {}
+    for item in sorted(observations, key=lambda item: item.spent):
+        first.setdefault(tuple(item.row), item)
+    tau = None
+    if len(first) >= _LEAST:
+        told = [float(chooser.foreseen(np.array([item.row]), budget=item.spent)[0][0]) for item in first.values()]
+        tau = _known(kendall_tau(np.array(told), np.array([item.loss for item in first.values()])))
+    return {"expected": [mean, mean / off, mean * off], "loss": last.loss, "tau": tau, "trainings": len(first)}
 
 
 def _alternatives(

@@ -135,7 +135,7 @@ class Search(StoredRun):
         for item in self.trials.all():
             if item.trial.state == "running":
                 self._close(item)
-        self._explain(ready, halving)
+        self._explain(ready, halving, winner)
         self.study.remember(
             winner=winner.number,
             baseline=None if reference is None else reference.number,
@@ -460,7 +460,7 @@ class Search(StoredRun):
             winner = finals.best([self.trials[item.number] for item in finals.contenders], reference)
         return self.trials[winner.number], None if reference is None else self.trials[reference.number]
 
-    def _explain(self, ready: Prepared, halving: Halving) -> None:
+    def _explain(self, ready: Prepared, halving: Halving, winner: Candidate) -> None:
         """Stores the explanations of the result; a run is complete without them if they cannot be computed."""
         self._phase("explaining the answer")
         trained = [item for item in self.trials.all() if item.rungs and not item.is_reference]
@@ -471,6 +471,7 @@ class Search(StoredRun):
                 ready.chooser,
                 halving.observations(),
                 trained,
+                winner=winner,
                 references=ready.references if alone else (),
                 whole=self.allowance.total if alone else None,
                 seed=self.spec.seed,

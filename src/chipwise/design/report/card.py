@@ -172,7 +172,7 @@ def _designed(record: RunRecord, winner: Trial | None) -> str:
     return (
         f"{answer} Of {words.count(space.size)} designs, {words.count(space.priced)} were priced with a cost model of "
         f"this machine in this runtime, {trained} were trained and {measured} were exported and measured on it. "
-        f"Only a measured candidate can win. {facts.bought(record)}".rstrip()
+        f"Only a measured candidate can win. {facts.bought(record)} {facts.foreseen(record)}".rstrip()
     )
 
 

@@ -334,6 +334,24 @@ def without_search(record: RunRecord) -> str:
     )
 
 
+def foreseen(record: RunRecord) -> str:
+    """What the prior expected of the winner, and how right it was; empty if unknown."""
+    known, metric = record.answer.foreseen, record.words.metric
+    if known is None:
+        return ""
+    mean, low, high = known.expected
+    order = (
+        ""
+        if known.tau is None
+        else (f" It ordered the first trainings of {known.trainings} designs with a Kendall's tau of {known.tau:.2f}.")
+    )
+    return (
+        f"Before the first training the prior expected {metric.title} of {metric.text(mean)} "
+        f"({metric.text(min(low, high))} to {metric.text(max(low, high))}) of the winner after its training, which "
+        f"reached {metric.text(known.loss)} on validation {record.words.labels.data}.{order}"
+    )
+
+
 def bought(record: RunRecord) -> str:
     """How many trainings the budget bought, and which differences between them are noise; empty without trainings."""
     lengths = {(item.train_cpu_s, item.parameters) for item in record.trials}  # formats of one training count once

@@ -144,7 +144,7 @@ def elsewhere_head(record: RunRecord) -> tuple[str, ...]:
 def explained(record: RunRecord) -> str:
     """The page's section on the knee, the price of each limit, and importance of choices."""
     answer = record.answer
-    parts = [f"<p>{safe(text)}</p>" for text in (facts.bought(record), knee(record)) if text]
+    parts = [f"<p>{safe(text)}</p>" for text in (facts.bought(record), facts.foreseen(record), knee(record)) if text]
     if answer.relaxed:
         share = units.show(answer.relaxed[0].share, "share", digits=2)
         head = ("constraint", f"relaxing it by {share} gains", "best expected values", "example design")

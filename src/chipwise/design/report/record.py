@@ -207,6 +207,16 @@ class Alternative:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Foreseen:
+    """What the prior expected of trainings before the first one, and how right it was."""
+
+    expected: tuple[float, float, float]  # loss of the winner after its training, and its 90 % interval
+    loss: float  # that the training reached, in the weight format of the winner
+    tau: float | None = None  # Kendall's, between expected and real losses of first trainings; None with few of them
+    trainings: int = 1  # designs that were trained
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
     """Explanation of the result. Quality is the expected value after a full training."""
 
@@ -216,6 +226,7 @@ class Answer:
     relaxed: tuple[Relaxed, ...] = ()
     importance: dict[str, dict[str, float]] = field(default_factory=dict)  # objective -> choice -> share of variance
     alternatives: tuple[Alternative, ...] = ()
+    foreseen: Foreseen | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

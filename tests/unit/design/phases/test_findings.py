@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -14,6 +16,7 @@ from chipwise.design.phases.choosing import Chooser, Observation
 from chipwise.design.phases.findings import explain_answer
 from chipwise.design.phases.screening import screen
 from chipwise.design.report.record import Answer
+from chipwise.training.laws.operators import SPREAD
 
 
 @dataclass
@@ -59,7 +62,27 @@ def test_what_decides_quality_and_cost_is_found(made) -> None:
 
 def test_a_handful_of_trainings_explains_nothing(made) -> None:
     chooser, seen, items = made
-    assert explain_answer(SPACE, chooser, seen[:3], items[:3], seed=0) == {}
+    assert explain_answer(SPACE, chooser, seen[:3], items[:3], seed=0) == {"foreseen": None, "alternatives": []}
+
+
+def test_what_the_prior_said_is_what_the_law_says_before_the_first_training(made) -> None:
+    """Losses of the law itself: it was right, and its order too. Half of them turned round: tau falls."""
+    chooser, seen, items = made
+    rows = np.array([item.row for item in seen])
+    law = chooser.law(rows, budget=9.0)
+    true = [dataclasses.replace(item, loss=float(loss)) for item, loss in zip(seen, law, strict=True)]
+    longer = dataclasses.replace(true[0], spent=18.0, loss=7.0)
+    found = explain_answer(SPACE, chooser, [*true, longer], items, winner=items[0], seed=0)
+    foreseen = build(Answer, found).foreseen
+    assert foreseen is not None
+    mean, low, high = foreseen.expected
+    assert mean == pytest.approx(float(chooser.law(rows[:1], budget=18.0)[0]))
+    assert (foreseen.loss, foreseen.tau, foreseen.trainings) == (7.0, pytest.approx(1.0), 24)
+    assert (low, high) == (pytest.approx(mean * math.exp(-1.645 * SPREAD), rel=1e-4), pytest.approx(mean**2 / low))
+    wrong = [dataclasses.replace(item, loss=1 / item.loss) for item in true]
+    assert explain_answer(SPACE, chooser, wrong, items, winner=items[0], seed=0)["foreseen"]["tau"] == -1.0
+    few = explain_answer(SPACE, chooser, true[:1], items[:1], winner=items[0], seed=0)["foreseen"]
+    assert (few["tau"], few["trainings"]) == (None, 1)
 
 
 def test_more_tokens_a_second_are_better_not_worse(made) -> None:

@@ -14,7 +14,7 @@ from example_record import example_record
 from chipwise.design.report import facts
 from chipwise.design.report.card import card
 from chipwise.design.report.html import page
-from chipwise.design.report.record import Alternative, Continuation, RunRecord, TestScore
+from chipwise.design.report.record import Alternative, Continuation, Foreseen, RunRecord, TestScore
 from chipwise.design.report.tables import constraint_table, final_table
 from chipwise.training.tasks.metric import BITS_PER_BYTE
 
@@ -162,6 +162,15 @@ def test_what_the_budget_bought_by_pencil(record) -> None:
     assert "bought 3 trainings of 9 s to 11 s and 1 training of 10 min." in said
     assert "differ by up to 1.6 % between seeds" in said
     assert not facts.bought(replace(bare, trials=()))
+
+
+def test_what_the_prior_said_stands_beside_what_came(record) -> None:
+    told = Foreseen(expected=(1.25, 1.2, 1.3), loss=1.275, tau=0.456, trainings=12)
+    said = facts.foreseen(replace(record, answer=replace(record.answer, foreseen=told)))
+    assert "expected bits per byte of 1.250 (1.200 to 1.300) of the winner" in said
+    assert "reached 1.275 on validation text" in said
+    assert said.endswith("first trainings of 12 designs with a Kendall's tau of 0.46.")
+    assert facts.foreseen(replace(record, answer=replace(record.answer, foreseen=None))) == ""
 
 
 def test_a_reference_design_that_was_not_trained_is_expected(record) -> None:
