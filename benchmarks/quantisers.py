@@ -332,6 +332,7 @@ def main() -> None:
     parser.add_argument("--work", type=Path, default=Path("runs/quantisers"))
     parser.add_argument("--models", nargs="+", default=[*DESIGNS, "minilm"])
     parser.add_argument("--shipped", action="store_true", help="chipwise's own quantisers alone")
+    parser.add_argument("--methods", nargs="+", help="these alone")
     parser.add_argument("--usual", action="store_true", help="int4 in symmetric groups of 32 and int8 alone")
     parser.add_argument("--out", type=Path, required=True)
     args = parser.parse_args()
@@ -342,6 +343,8 @@ def main() -> None:
 
         def done(*key: object, model: str = model) -> bool:
             name, form, grid = key
+            if args.methods and name not in args.methods:
+                return True
             if args.shipped and name not in QUANTISERS and name not in LEARNED:
                 return True
             if args.usual and grid != Grid():

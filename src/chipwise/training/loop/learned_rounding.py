@@ -2,8 +2,10 @@
 
 Starts from another quantiser. In each step the model runs with rounded matrices. Gradients pass straight through the
 rounding to positions between integers, and reach scales and FP32 parameters (norms, biases, tables) as usual.
-Positions begin at their integers, so an integer changes only where many batches agree on the direction. The distance
-is that of the outputs, so no labels are needed. A killed run goes on from its last checkpoint.
+Positions begin where the original's values lie, so that the integers change first that were nearly another one. Their
+rate falls with the square root of the number of steps: that is how far gradients of random signs would carry them, and
+integers that change at random lose more than scales and FP32 parameters regain. The distance is that of the outputs,
+so no labels are needed. A killed run goes on from its last checkpoint.
 
 References:
     Bengio et al. 2013 (arXiv:1308.3432): gradients straight through.
@@ -13,6 +15,7 @@ References:
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -33,7 +36,8 @@ from chipwise.model.walk.module import load
 from chipwise.training.loop.checkpoint import fingerprint, read_state, write_state
 
 SCHEMA = "chipwise.rounding/1"
-POSITION_RATE = 0.03  # step of a position between integers
+POSITION_RATE = 0.06  # step of a position between integers, times the square root of the number of steps
+CELL = 0.4  # how far from its integer a position may begin
 SCALE_RATE, OTHER_RATE = 0.003, 0.003  # steps as shares of the root mean square of the parameter
 WARMUP = 0.1  # share of the budget in which the rates rise
 STAGE = "CPU seconds of learned rounding"
@@ -49,16 +53,18 @@ class _Rounded(nn.Module):
     high: Tensor
     zeros: Tensor
 
-    def __init__(self, packed: Packed, grid: Grid) -> None:
+    def __init__(self, packed: Packed, grid: Grid, original: Float32Array) -> None:
         super().__init__()
         self.form, (self.n, self.k), self.free = packed.form, packed.restored().shape, packed.zeros is not None
         low, high, size = levels(packed.form, grid, self.k)
         groups = -(-self.k // size)
-        restored = np.zeros((self.n, groups * size), np.float32)
-        restored[:, : self.k] = packed.restored()
+        restored, wanted = np.zeros((2, self.n, groups * size), np.float32)
+        restored[:, : self.k], wanted[:, : self.k] = packed.restored(), original
         scales = packed.scales.reshape(self.n, groups, 1).astype(np.float32)
         shift = np.zeros_like(scales) if packed.zeros is None else low + packed.zeros[..., None].astype(np.float32)
-        self.positions = nn.Parameter(torch.from_numpy(np.round(restored.reshape(self.n, groups, size) / scales)))
+        integers, places = (np.reshape(each, (self.n, groups, size)) / scales for each in (restored, wanted))
+        integers = np.round(integers)
+        self.positions = nn.Parameter(torch.from_numpy(np.clip(places, integers - CELL, integers + CELL)))
         self.scales = nn.Parameter(torch.from_numpy(scales.copy()))
         for name, value in (("low", low - shift), ("high", high - shift), ("zeros", shift - low)):
             self.register_buffer(name, torch.from_numpy(np.asarray(value, np.float32)))
@@ -155,7 +161,7 @@ def learn(
         stored = own.format_of(f"{name}.weight") if isinstance(module, nn.Linear) else "fp32"
         if stored != "fp32":
             matrix = np.ascontiguousarray(held[f"{name}.weight"], np.float32)
-            made[name] = _Rounded(packing.pack(f"{name}.weight", matrix, stored), packing.grid)
+            made[name] = _Rounded(packing.pack(f"{name}.weight", matrix, stored), packing.grid, matrix)
             parametrize.register_parametrization(module, "weight", made[name], unsafe=True)
             module.parametrizations.weight.original.requires_grad_(False)
     others = {
@@ -166,7 +172,11 @@ def learn(
     trained = {f"{name}.positions": each.positions for name, each in made.items()}
     trained |= {f"{name}.scales": each.scales for name, each in made.items()} | others
     optimiser = torch.optim.Adam(
-        [{"params": [value], "peak": _peak(name, value)} for name, value in trained.items()], betas=(0.9, 0.99)
+        [
+            {"params": [value], "peak": _peak(name, value), "integers": name.endswith(".positions")}
+            for name, value in trained.items()
+        ],
+        betas=(0.9, 0.99),
     )
     key = digest([own.digest, fingerprint(held), fingerprint(trained), cpu_budget_s])
     step, spent = _resumed(path, key, trained, optimiser)
@@ -174,8 +184,10 @@ def learn(
     while (spent := clock() - begun) < cpu_budget_s:
         done = spent / cpu_budget_s
         on_progress(done)
+        steps = max((step + 1) / max(done, 1e-3), 1.0)  # that the budget allows at this pace
         for group in optimiser.param_groups:
-            group["lr"] = group["peak"] * min((done + 1e-3) / WARMUP, 1.0, (1 - done) / (1 - WARMUP))
+            full = group["peak"] / (math.sqrt(steps) if group["integers"] else 1.0)
+            group["lr"] = full * min((done + 1e-3) / WARMUP, 1.0, (1 - done) / (1 - WARMUP))
         optimiser.zero_grad(set_to_none=True)
         loss = distance(model, step)
         loss.backward()  # type: ignore[no-untyped-call]
