@@ -15,7 +15,7 @@ from chipwise.core.digest import digest, plain
 from chipwise.core.record import Record
 from chipwise.design.limits import Constraint
 from chipwise.design.phases import supernet_prior
-from chipwise.design.phases.choosing import Chooser, StrategyProposer
+from chipwise.design.phases.choosing import Chooser
 from chipwise.design.phases.finals import Finals
 from chipwise.design.phases.findings import explain_answer
 from chipwise.design.phases.going_on import seed_of
@@ -30,6 +30,7 @@ from chipwise.design.phases.run_budget import RunBudget
 from chipwise.design.phases.run_record import make_record
 from chipwise.design.phases.screening import DRAWS, Metrics, Screened, loosened, screen
 from chipwise.design.phases.stored_run import StoredRun
+from chipwise.design.phases.strategy_proposer import StrategyProposer
 from chipwise.design.phases.supernet_prior import Supernet, designs_to_score
 from chipwise.design.phases.task_evaluation import TaskEvaluation, load_tasks
 from chipwise.design.phases.training_pace import measure_slowness, slowness

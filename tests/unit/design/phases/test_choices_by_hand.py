@@ -15,11 +15,12 @@ from toy_run import SPACE, SPEC, metrics, two_bytes
 from chipwise.design.limits import Constraint, Objective, parse_constraints
 from chipwise.design.phases import by_law, reference_design, run_budget, task_evaluation
 from chipwise.design.phases.by_law import LOSS, RowShapes, _children, _Feasible, _matrices, _neighbours, search_by_law
-from chipwise.design.phases.choosing import Chooser, Observation, StrategyProposer, _spread
+from chipwise.design.phases.choosing import Chooser, Observation, _spread
 from chipwise.design.phases.halving import OVERHEAD, Halving, Rung
 from chipwise.design.phases.pipeline import Search
 from chipwise.design.phases.run_budget import MEASURING_S, MEASURING_SHARE, RunBudget, set_aside_s
 from chipwise.design.phases.screening import screen
+from chipwise.design.phases.strategy_proposer import StrategyProposer
 from chipwise.design.run.budget_spec import Allowance
 from chipwise.design.strategies.pareto import crowding, non_dominated
 from chipwise.errors import SpecError

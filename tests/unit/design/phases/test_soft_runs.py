@@ -12,13 +12,14 @@ from toy_run import MEASURED, PLAN, SPACE, SPEC, FakeTrainer, Limits, metrics, t
 
 from chipwise.core.files import build
 from chipwise.design.limits import parse_constraints
-from chipwise.design.phases.choosing import Chooser, Observation, StrategyProposer
+from chipwise.design.phases.choosing import Chooser, Observation
 from chipwise.design.phases.finals import Finals
 from chipwise.design.phases.findings import explain_answer
 from chipwise.design.phases.halving import Halving
 from chipwise.design.phases.limits import no_slower_than, penalty_factor
 from chipwise.design.phases.measurement_choice import next_of, worth_measuring
 from chipwise.design.phases.screening import screen
+from chipwise.design.phases.strategy_proposer import StrategyProposer
 from chipwise.design.run.spec import RunSpec, run_spec
 from chipwise.design.run.start_spec import any_spec
 from chipwise.design.run.trials import Trials, choice_labels

@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 from toy_run import PLAN, SPACE, SPEC, FakeTrainer, Limits, metrics, two_bytes
 
-from chipwise.design.phases.choosing import Chooser, StrategyProposer
+from chipwise.design.phases.choosing import Chooser
 from chipwise.design.phases.halving import Halving
 from chipwise.design.phases.screening import screen
+from chipwise.design.phases.strategy_proposer import StrategyProposer
 from chipwise.design.run.spec import run_spec
 from chipwise.design.run.trials import Trials, choice_labels
 from chipwise.design.strategies.algorithms import STRATEGIES
