@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 
@@ -59,7 +60,8 @@ class Trainings:
     ) -> None:
         self._trainer, self._folder, self._data = trainer, folder, data
         self._seed, self._allowance, self._on_progress = seed, allowance, on_progress
-        self._train, self._workers = train or TrainSpec(), workers
+        self._train = train or TrainSpec()
+        self._threads = min(workers, MOST_THREADS, os.cpu_count() or 1)
 
     def run(self, jobs: Sequence[Job]) -> Iterator[tuple[Job, dict[str, object] | ChipwiseError]]:
         """Each job with its result or error, in the order of completion.
@@ -120,7 +122,7 @@ class Trainings:
             seed=self._seed(design.arch) if callable(self._seed) else self._seed,
             formats=() if design.weights == "fp32" else (design.weights,),
             precision=precision,
-            threads=min(self._workers, MOST_THREADS) if self._allowance.alone and full and on == "cpu" else 1,
+            threads=self._threads if self._allowance.alone and full and on == "cpu" else 1,
             max_validation_bytes=None if full else self._data.quick,
         )
 

@@ -1,21 +1,25 @@
-"""A full disk ends the search; it is no candidate's failure."""
+"""Trainings of a run: a full disk ends the search and is no candidate's failure; who gets threads."""
 
 from __future__ import annotations
 
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 from toy_run import PLAN, SPACE, SPEC, FakeTrainer, Limits, metrics, two_bytes
 
 from chipwise.core.workers import Event
+from chipwise.design.phases import trainings
 from chipwise.design.phases.choosing import Chooser
-from chipwise.design.phases.halving import Halving
+from chipwise.design.phases.halving import Halving, Job
 from chipwise.design.phases.screening import screen
 from chipwise.design.phases.trainings import Trainings
+from chipwise.design.run.budget_spec import Allowance
 from chipwise.design.run.trials import Trials, choice_labels
 from chipwise.design.strategies.study import Study
 from chipwise.errors import StorageError, TrainingDiverged, WorkerError
 from chipwise.training.data.dataset import DataFile
+from chipwise.training.loop.worker import TrainJob
 from chipwise.training.trainers.local import LocalTrainer
 from chipwise.training.trainers.protocol import Setup
 
@@ -101,3 +105,27 @@ def test_other_failures_are_the_candidates_own(trials, tmp_path, kind, error) ->
     halving = halving_of(trials, trainer(tmp_path, kind, "what went wrong"))
     halving.explore([])
     assert all(item.notes.reason == "what went wrong" for item in trials.all())
+
+
+@pytest.mark.parametrize(
+    ("alone", "budget", "cores", "threads"),
+    [(True, 9.0, 8, 4), (True, 9.0, 2, 2), (True, 9.0, None, 1), (True, 3.0, 8, 1), (False, 9.0, 8, 1)],
+)
+def test_only_the_training_that_takes_the_budget_is_shared_by_threads(
+    monkeypatch, tmp_path, alone: bool, budget: float, cores: int | None, threads: int
+) -> None:
+    """At most four, one for each core; a first training and one of several finalists have one."""
+    monkeypatch.setattr(trainings.os, "cpu_count", lambda: cores)
+    folder = SimpleNamespace(path=tmp_path, training=lambda arch: tmp_path / arch.digest)
+    data = SimpleNamespace(
+        data=lambda arch: DataFile(path=str(tmp_path / "tokens")), step_tokens=lambda arch: 8, recipe={}, quick=1000
+    )
+    allowance = Allowance(unit="cpu", total=12.0, final=9.0, whole=True, alone=alone)
+    made = Trainings(
+        SimpleNamespace(), folder, data, seed=0, allowance=allowance, workers=6, on_progress=lambda running: None
+    )
+    candidate = SimpleNamespace(design=SPACE.design(SPACE.sample(1, np.random.default_rng(0))[0]))
+    job = made._train_job(Job(candidate=candidate, budget=budget, rung=0))
+    assert job.threads == threads
+    assert TrainJob.from_data(job.to_data()) == job
+    assert ("threads" in job.to_data()) is (threads > 1)  # older jobs keep their form
