@@ -274,6 +274,10 @@ class BrowserPass(BrowserSession):
         """Outputs for the model's inputs."""
         return self._place.run("run", model=self._number, feeds=self._feeds(tokens), passes=1).output
 
+    def answer(self, *inputs: AnyArray) -> AnyArray:
+        """Outputs of one pass for the inputs of the model's torch module, as of :class:`SinglePass`."""
+        return self.prefill(*inputs)
+
     def decode(self, tokens: AnyArray) -> AnyArray:
         """Always raises an error, because the model does not generate.
 
