@@ -16,7 +16,6 @@ import onnxruntime as ort
 
 from chipwise.core.alternation import SETTLED, alternating_s
 from chipwise.core.arrays import AnyArray, Float64Array
-from chipwise.core.statistics import percentile_interval
 from chipwise.core.workers import Message, answer_once
 from chipwise.deploy.graphs.inputs import Feed, read_arrays
 from chipwise.deploy.runtimes.onnx_session import open_file, session_options
@@ -26,6 +25,7 @@ from chipwise.model.graphs.profile import node_runs
 Session: TypeAlias = ort.InferenceSession
 FEWEST, MOST = 15, 3000  # timed passes of each of two files
 PASSES_S = 1.0
+SESSIONS, STUDENT_T = 6, 2.015  # pairs of sessions, and Student's t of a 90 % interval of their mean
 
 
 def opened(
@@ -132,20 +132,26 @@ def pass_times_s(session: Session, feed: Feed, *, threads: int, seconds: float =
 def fusions(request: Message, feed: Feed, fused: int) -> Message:
     """What the runtime's fusions are worth: passes with and without its optimisations, timed in turns.
 
-    ``fused`` is the number of operators with them.
+    Where a session's arrays lie changes its times by some per cent, so ``SESSIONS`` pairs are opened anew. The interval
+    is Student's of the logarithms of their ratios. ``fused`` is the number of operators with fusions.
     """
     path, threads, external = request["model"], request["threads"], request.get("external")
-    first, second = (opened(path, threads=threads, fused=each, external=external) for each in (True, False))
-    with_s, without_s = paired_s(first, second, [feed], seconds=2 * PASSES_S, threads=threads)
-    folder = Path(request["folder"])
+    pairs = []
+    for _ in range(SESSIONS):
+        both = [opened(path, threads=threads, fused=each, external=external) for each in (True, False)]
+        taken = paired_s(both[0], both[1], [feed], seconds=2 * PASSES_S / SESSIONS, threads=threads)
+        pairs.append([float(np.median(each)) for each in taken])
+    folder, times = Path(request["folder"]), np.array(pairs)
     rows = profile(path, feed, threads=threads, folder=folder, fused=False, passes=1, external=external)
-    slower = percentile_interval((without_s / with_s).tolist(), 0.5, confidence=0.9)
+    logs = np.log(times[:, 1] / times[:, 0])
+    half = STUDENT_T * logs.std(ddof=1) / np.sqrt(SESSIONS)
+    seconds = np.median(times, axis=0).tolist()
     return {
         "operators": fused,
         "operators_without": len(rows),
-        "seconds": float(np.median(with_s)),
-        "seconds_without": float(np.median(without_s)),
-        "slower": [slower.value, slower.low, slower.high],
+        "seconds": seconds[0],
+        "seconds_without": seconds[1],
+        "slower": np.exp([logs.mean(), logs.mean() - half, logs.mean() + half]).tolist(),
     }
 
 
