@@ -283,7 +283,7 @@ def test_a_winners_gguf_writes_text_as_its_card_says(tmp_path, monkeypatch) -> N
     settings = SimpleNamespace(metric=SimpleNamespace(name="bits", shown=float))
     work._spec = SimpleNamespace(task_settings=settings, target=SimpleNamespace(runtime="llama.cpp"))
     work._served = lambda item: measured
-    work._exported = lambda item: Candidate(design=design, weights=weights, folder=trial)
+    work._trained = lambda item: Candidate(design=design, weights=weights, folder=trial)
     monkeypatch.setattr(finals, "promises_of", lambda spec, item: {})
     work.write_winner(SimpleNamespace(number=0, notes=SimpleNamespace(exported_loss=1.0, test_loss=None)))
     assert (tmp_path / "winner" / "model.onnx").read_bytes() == b"measured"
