@@ -57,8 +57,8 @@ from chipwise.training.tasks.protocol import Exported, Losses, TaskData
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
-LEARNED_SHARE = 0.03  # of the cost of the training: learned rounding of a finalist to int4
-LEARNED_STEP = 0.67  # its step costs this share of a training step: half the batch, and the original's outputs
+LEARNED_SHARE = 0.05  # of the cost of the training: learned rounding of a finalist to int4
+LEARNED_STEP = 4.2  # training steps that one of its steps costs: half the batch, twice, in FP32 and with all logits
 ROUNDS = 5  # most rounds of measuring on a busy machine
 ROUNDS_S = 120.0  # wall-clock seconds after which no further round begins
 PAUSE_S = (0.0, 3.0, 10.0, 20.0)  # waiting time before each further round, for the machine to become quiet

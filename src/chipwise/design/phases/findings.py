@@ -118,6 +118,8 @@ def _alternatives(
         return []
     rows = np.array([chooser.nearest(item.notes.choices) for item in references], np.int64)
     mean, std = chooser.expected(observations, rows, budget=whole)
+    if len(observations) < _LEAST:  # too few for a spread of their own
+        std = np.hypot(std, chooser.foreseen(rows, budget=whole)[1])
     off = np.exp(Z90 * std / mean)
     bounds = np.column_stack([mean, mean / off, mean * off]).tolist()
     return [{"summary": summary(references[i].design), "expected": bounds[i]} for i in np.argsort(mean)]

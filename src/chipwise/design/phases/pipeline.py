@@ -25,7 +25,7 @@ from chipwise.design.phases.limits import as_good_but_faster, no_slower_than, pe
 from chipwise.design.phases.measurement_choice import measure_front
 from chipwise.design.phases.measuring import CandidateMeasurer
 from chipwise.design.phases.other_devices import AcrossDevices, OtherDevices
-from chipwise.design.phases.reference_design import largest_within, most_promising, reference_designs
+from chipwise.design.phases.reference_design import largest_within, reference_designs
 from chipwise.design.phases.run_budget import RunBudget
 from chipwise.design.phases.run_record import make_record
 from chipwise.design.phases.screening import DRAWS, Metrics, Screened, loosened, screen
@@ -219,11 +219,7 @@ class Search(StoredRun):
         measurer = CandidateMeasurer(self.trials, spec, self.folder, target, on_progress=self._detail)
         self._remember_screened(priced.screened)
         self._phase("choosing the reference design")
-        if self.allowance.alone:
-            loss = self._chooser(priced, data, past).law_of
-            references = most_promising(self.trials, spec, target, loss=loss, measurer=measurer, others=others)
-        else:
-            references = reference_designs(self.trials, spec, target, measurer=measurer, others=others)
+        references = reference_designs(self.trials, spec, target, measurer=measurer, others=others)
         pace = spec.task_settings.latency_metric
         limits = (*priced.limits, *no_slower_than(references, spec.limits, measured=target.measures, pace=pace))
         chooser = self._chooser(replace(priced, limits=limits), data, past)

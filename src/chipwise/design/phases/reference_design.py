@@ -3,14 +3,13 @@
 Its proportions are the task's (``training/tasks/``), such as those of Llama. Of the designs that the cost model
 predicts within the limits, the largest that the training budget can still train is chosen. For each family (such as a
 vocabulary) the largest one that is measured within the limits gets the same first training as every candidate, and the
-best of them the same full training as the finalists. A budget that trains one design only measures the reference design
-that promises most.
+best of them the same full training as the finalists.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Hashable, Iterator, Mapping
+from collections.abc import Hashable, Iterator, Mapping
 from itertools import groupby
 
 from chipwise.design.limits import total_penalty
@@ -55,40 +54,10 @@ def reference_designs(
 
     Trials that have already started are continued.
     """
-    found = (
-        largest_within(trials, spec, target, family, measurer=measurer, others=others) for family in _families(spec)
-    )
-    return [item for item in found if item is not None]
-
-
-def most_promising(
-    trials: Trials,
-    spec: RunSpec,
-    target: Target,
-    *,
-    loss: Callable[[Mapping[str, object]], float],
-    measurer: Measurer,
-    others: OtherDevices | None = None,
-) -> list[Candidate]:
-    """Of all families the reference design of least expected ``loss`` that is measured within the limits; none or one.
-
-    Designs are measured in the order of their losses, at each step the largest of each family that is predicted within
-    the limits. Families that promise less are not measured.
-    """
-    families = _families(spec)
-    while True:
-        known = [item for family in families for item in _tried(trials, spec, family) if item.alive]
-        if good := [trials[item.number] for item in known if measurer.within_limits(item)]:
-            return good[:1]
-        following = [one for family in families if (one := _following(trials, spec, target, family, others))]
-        if not following:
-            return []
-        _begin(trials, *min(following, key=lambda one: loss(one[0])))
-
-
-def _families(spec: RunSpec) -> list[Hashable]:
     asked = spec.task_settings
-    return list(dict.fromkeys(asked.family(choices) for choices in asked.references(spec.space)))
+    families = dict.fromkeys(asked.family(choices) for choices in asked.references(spec.space))
+    found = (largest_within(trials, spec, target, family, measurer=measurer, others=others) for family in families)
+    return [item for item in found if item is not None]
 
 
 def largest_within(
@@ -107,37 +76,27 @@ def largest_within(
     Designs that broke a limit in an earlier measurement (also as exported models at the end of a run) are skipped, and
     so are those that are predicted to break one on ``others``.
     """
-    alive = [item for item in _tried(trials, spec, family) if item.alive]
+
+    def tried() -> list[Candidate]:
+        known = [item for item in trials.all() if item.is_reference and not item.notes.earlier]
+        return [item for item in known if spec.task_settings.family(item.notes.choices) == family]
+
+    alive = [item for item in tried() if item.alive]
     good = next((trials[item.number] for item in alive if measurer.within_limits(item)), None)
-    while good is None and (following := _following(trials, spec, target, family, others)):
-        item = _begin(trials, *following)
+    while good is None and len(tried()) < MEASURED_AT_MOST:
+        done = [dict(item.notes.choices) for item in tried()]
+        fitting = (
+            pair
+            for pair in _largest_first(spec, target, family, slower=slowness(trials.study))
+            if pair[0] not in done
+            and (others is None or others.keeps_limits(design_of(pair[0], spec=spec.space, name="baseline")))
+        )
+        choices, predicted = next(fitting, (None, None))
+        if choices is None or predicted is None:
+            break
+        item = _earlier(trials, choices) or trials[trials.add_reference(choices, predicted=predicted)]
         good = trials[item.number] if measurer.within_limits(item) else None
     return good
-
-
-def _tried(trials: Trials, spec: RunSpec, family: Hashable) -> list[Candidate]:
-    known = [item for item in trials.all() if item.is_reference and not item.notes.earlier]
-    return [item for item in known if spec.task_settings.family(item.notes.choices) == family]
-
-
-def _following(
-    trials: Trials, spec: RunSpec, target: Target, family: Hashable, others: OtherDevices | None
-) -> tuple[Mapping[str, object], Mapping[str, Bounds]] | None:
-    """The family's next design to measure with its predicted costs; None after ``MEASURED_AT_MOST``."""
-    done = [dict(item.notes.choices) for item in _tried(trials, spec, family)]
-    if len(done) >= MEASURED_AT_MOST:
-        return None
-    fitting = (
-        pair
-        for pair in _largest_first(spec, target, family, slower=slowness(trials.study))
-        if pair[0] not in done
-        and (others is None or others.keeps_limits(design_of(pair[0], spec=spec.space, name="baseline")))
-    )
-    return next(fitting, None)
-
-
-def _begin(trials: Trials, choices: Mapping[str, object], predicted: Mapping[str, Bounds]) -> Candidate:
-    return _earlier(trials, choices) or trials[trials.add_reference(choices, predicted=predicted)]
 
 
 def _earlier(trials: Trials, choices: Mapping[str, object]) -> Candidate | None:

@@ -460,48 +460,6 @@ def test_each_family_has_its_reference_design_where_one_keeps_the_limits(monkeyp
     assert found == ["largest of b", "largest of c"]
 
 
-def test_of_all_families_the_one_that_promises_most_is_measured_first_and_no_more_than_needed(monkeypatch) -> None:
-    """A design's loss is 1 over its width, 2 over it in family b. Within the limits are a 7 and all of b."""
-    asked: list[tuple[str, int]] = []
-
-    def judge(item: Any) -> bool:
-        place = (item.notes.choices["family"], item.notes.choices["d_model"])
-        asked.extend([place] if place not in asked else [])
-        return place in good
-
-    def sizes(spec: Any, target: Any, family: str, slower: float) -> list[Any]:
-        return [({"d_model": width, "family": family}, {"size": width}) for width in (9, 8, 7, 6, 5)]
-
-    monkeypatch.setattr(reference_design, "_largest_first", sizes)
-    families = SimpleNamespace(
-        references=lambda space: [{"family": "b"}, {"family": "a"}], family=lambda choices: choices["family"]
-    )
-    spec: Any = SimpleNamespace(space=None, task_settings=families)
-
-    def found(trials: Recorded) -> list[tuple[str, int]]:
-        asked.clear()
-        items = reference_design.most_promising(
-            trials,  # type: ignore[arg-type]
-            spec,
-            None,  # type: ignore[arg-type]
-            loss=lambda choices: {"a": 1, "b": 2}[choices["family"]] / choices["d_model"],
-            measurer=SimpleNamespace(within_limits=judge),  # type: ignore[arg-type]
-        )
-        return [(item.notes.choices["family"], item.notes.choices["d_model"]) for item in items]
-
-    good = {("a", 7), ("b", 9)}
-    trials = Recorded()
-    assert found(trials) == [("a", 7)]
-    assert asked == [("a", 9), ("a", 8), ("a", 7)]
-    assert found(trials) == [("a", 7)]  # on resuming
-    assert len(trials) == 3
-    good = {("b", 9)}
-    assert found(Recorded()) == [("b", 9)]  # after four of the first family
-    assert asked == [("a", 9), ("a", 8), ("a", 7), ("a", 6), ("b", 9)]
-    good = set()
-    assert found(Recorded()) == []
-
-
 def test_what_a_budget_was_and_what_of_it_was_used(monkeypatch) -> None:
     monkeypatch.setattr(run_record, "charged", lambda items, allowance: 7.0 * len(items))
     known: Any = [candidate(), candidate()]
