@@ -55,7 +55,7 @@ def explain_answer(
     problem = chooser.problem
     items = [item for item in trained if item.row is not None]
     found: dict[str, object] = {
-        "foreseen": None if winner is None or winner.row is None else _foreseen(chooser, observations, winner.row),
+        "foreseen": None if winner is None else _foreseen(chooser, observations, winner),
         "alternatives": _alternatives(chooser, observations, references, whole) if whole and observations else [],
     }
     if len(items) < _LEAST:
@@ -92,9 +92,9 @@ def explain_answer(
     }
 
 
-def _foreseen(chooser: Chooser, observations: Sequence[Observation], winner: Sequence[int]) -> dict[str, object] | None:
+def _foreseen(chooser: Chooser, observations: Sequence[Observation], winner: Candidate) -> dict[str, object] | None:
     """What was expected of trainings before the first one, and what they reached; None if the winner has none."""
-    own = [item for item in observations if tuple(item.row) == tuple(winner)]
+    own = [item for item in observations if winner.row is not None and tuple(item.row) == tuple(winner.row)]
     if not own:
         return None
     last = max(own, key=lambda item: item.spent)
@@ -107,7 +107,12 @@ def _foreseen(chooser: Chooser, observations: Sequence[Observation], winner: Seq
     if len(first) >= _LEAST:
         told = [float(chooser.foreseen(np.array([item.row]), budget=item.spent)[0][0]) for item in first.values()]
         tau = _known(kendall_tau(np.array(told), np.array([item.loss for item in first.values()])))
-    return {"expected": [mean, mean / off, mean * off], "loss": last.loss, "tau": tau, "trainings": len(first)}
+    return {
+        "expected": [mean, mean / off, mean * off],
+        "loss": winner.loss or last.loss,
+        "tau": tau,
+        "trainings": len(first),
+    }
 
 
 def _alternatives(

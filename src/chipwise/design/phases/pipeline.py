@@ -468,7 +468,7 @@ class Search(StoredRun):
                 ready.chooser,
                 halving.observations(),
                 trained,
-                winner=winner,
+                winner=self.trials[winner.number],
                 references=ready.references if alone else (),
                 whole=self.allowance.total if alone else None,
                 seed=self.spec.seed,

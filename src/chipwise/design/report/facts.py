@@ -347,7 +347,7 @@ def foreseen(record: RunRecord) -> str:
     )
     return (
         f"Before the first training the prior expected {metric.title} of {metric.text(mean)} "
-        f"({metric.text(min(low, high))} to {metric.text(max(low, high))}) of the winner after its training, which "
+        f"({metric.text(min(low, high))} to {metric.text(max(low, high))}) of the winner, which "
         f"reached {metric.text(known.loss)} on validation {record.words.labels.data}.{order}"
     )
 

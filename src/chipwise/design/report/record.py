@@ -211,7 +211,7 @@ class Foreseen:
     """What the prior expected of trainings before the first one, and how right it was."""
 
     expected: tuple[float, float, float]  # loss of the winner after its training, and its 90 % interval
-    loss: float  # that the training reached, in the weight format of the winner
+    loss: float  # that the winner reached, as exported where it was
     tau: float | None = None  # Kendall's, between expected and real losses of first trainings; None with few of them
     trainings: int = 1  # designs that were trained
 

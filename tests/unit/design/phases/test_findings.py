@@ -23,6 +23,7 @@ from chipwise.training.laws.operators import SPREAD
 class Trained:
     number: int
     row: list[int]
+    loss: float | None = None  # as exported
 
 
 @pytest.fixture(scope="module")
@@ -81,6 +82,8 @@ def test_what_the_prior_said_is_what_the_law_says_before_the_first_training(made
     assert (low, high) == (pytest.approx(mean * math.exp(-1.645 * SPREAD), rel=1e-4), pytest.approx(mean**2 / low))
     wrong = [dataclasses.replace(item, loss=1 / item.loss) for item in true]
     assert explain_answer(SPACE, chooser, wrong, items, winner=items[0], seed=0)["foreseen"]["tau"] == -1.0
+    shipped = dataclasses.replace(items[0], loss=1.5)
+    assert explain_answer(SPACE, chooser, true, items, winner=shipped, seed=0)["foreseen"]["loss"] == 1.5
     few = explain_answer(SPACE, chooser, true[:1], items[:1], winner=items[0], seed=0)["foreseen"]
     assert (few["tau"], few["trainings"]) == (None, 1)
 
