@@ -206,11 +206,15 @@ class SearchSpace:
         return one
 
     def nearest(self, choices: Chosen) -> Rows:
-        """The canonical row, (genes,), closest to ``choices``, which may lie outside the space's lists."""
+        """The canonical row, (genes,), closest to ``choices``, which may lie outside the space's lists.
+
+        With another head size it has as many times fewer or more heads, so that attention is as wide.
+        """
         row = np.zeros(len(self.genes), dtype=np.int64)
         for name in self.spec.globals:
             row[self.index[name]] = _closest(self.genes[self.index[name]], [choices.get(name, self.spec.usual(name))])
-        layers = choices["layers"]
+        size = self.spec.head_size[row[self.index["head_size"]]]
+        layers = [_as_wide(layer, choices.get("head_size", size) / size) for layer in choices["layers"]]
         for name in self.spec.layer_choices:
             members: dict[int, list[Any]] = {}
             for layer in range(self.spec.depth[row[self.index["depth"]]]):
@@ -243,6 +247,14 @@ def _layer(chosen: Chosen) -> dict[str, Any]:
     layer = dict(zip(ATTENTION_PARTS, chosen["attention"], strict=False))
     layer |= {"ffn": chosen["ffn"], "ffn_width": chosen["ffn_width"]}
     return layer | ({"weights": chosen[LAYER_WEIGHTS]} if LAYER_WEIGHTS in chosen else {})
+
+
+def _as_wide(layer: Chosen, times: float) -> Chosen:
+    """``layer`` with ``times`` as many heads, if it has attention."""
+    if times == 1:
+        return layer
+    counts = {name: layer[name] * times for name in ATTENTION_PARTS[:2] if isinstance(layer.get(name), int)}
+    return {**layer, **counts}
 
 
 def _closest(gene: Gene, values: Sequence[Any]) -> int:

@@ -16,7 +16,7 @@ from chipwise.errors import SpecError, Unsupported
 from chipwise.model.blocks.ffn.module import FeedForwardModule
 from chipwise.model.kinds.text.module import Transformer
 from chipwise.model.space.designs import summary
-from chipwise.model.space.search_space import SearchSpace
+from chipwise.model.space.search_space import SearchSpace, _as_wide
 from chipwise.model.space.space_spec import SpaceSpec, ffn_block
 from chipwise.training.supernet.sliced import extract, part_of, with_weights
 from chipwise.training.supernet.whole import whole_of
@@ -222,3 +222,14 @@ def test_classifiers_have_one_kind_of_norm_before_blocks(changes: dict[str, Any]
     layer = {"heads": [2], "ffn_width": [64]}
     with pytest.raises(SpecError, match=message):
         build(SpaceSpec, {"d_model": [32], "depth": [1], "layer": layer, "image": image} | changes)
+
+
+def test_nearest_of_a_design_with_larger_heads_has_more_of_them() -> None:
+    """Two heads of 64 are as wide as four of 32."""
+    space = SearchSpace(spec_of({"heads": [2, "none", 4, 8], "kv_heads": [1, 2, 4]}, head_size=[32]))
+    drawn = space.choices(space.sample(1, np.random.default_rng(0))[0])
+    layer = {"heads": 2, "kv_heads": 1, "ffn": "swiglu", "ffn_width": 128}
+    for size, heads in ((64, (4, 2)), (32, (2, 1)), (128, (8, 4))):
+        near = space.choices(space.nearest(drawn | {"head_size": size, "layers": [layer] * drawn["depth"]}))
+        assert {(one["heads"], one["kv_heads"]) for one in near["layers"]} == {heads}
+    assert _as_wide({"heads": "none", "kv_heads": 1}, 2.0)["heads"] == "none"
