@@ -11,7 +11,8 @@ the budget, which is in its favour, and its matrices are packed by the best quan
 judged as exported, on the whole test text. Rows that the table holds are not made again.
 Columns: contender, design, seed, bits per byte of the exported model on test text, its weight format, steps, tokens,
 validation bits per byte and charged CPU seconds of the training, CPU seconds of everything, and, after ``measure``,
-time and peak memory. ``old-search`` are searches whose law counted every pass over the text as new text.
+time and peak memory. ``old-search`` are searches whose law counted every pass over the text as new text; rows with
+``-before`` are older than learned rounding in searches, and drawn designs among them were rounded to the nearest.
 """
 
 from __future__ import annotations
@@ -74,7 +75,6 @@ DRAWN: Mapping[str, dict[str, Any]] = {
     "small-conv": drawn(128, 2, (4, 4), 384, 4096, "both", tied=False),
     "small-conv-8k": drawn(128, 2, (4, 4), 384, 8192, "both", tied=True),
     "own-reference": drawn(128, 5, (2, 2), 352, 8192, "none", tied=True, head=64),  # of the searches on a Zen 5 core
-    "own-reference-4": drawn(128, 4, (4, 2), 352, 8192, "none", tied=True),  # the same, where processes are larger
     "shallow-conv": drawn(160, 3, (5, 1), 416, 8192, "both", tied=True),
 }
 
