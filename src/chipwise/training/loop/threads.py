@@ -1,6 +1,6 @@
 """The gradient of a batch by several threads of one process, each of which takes a part of its entries.
 
-Most of a training step is spent in operators that release Python's lock: two threads take two thirds of the time.
+Most of a training step is spent in operators that release Python's lock: two threads take .50 to .65 of the time.
 The parts depend on the number of threads only, and their gradients are added in order: a repeated training gives the
 same weights.
 """

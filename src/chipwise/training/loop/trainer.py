@@ -76,7 +76,7 @@ def train(
     last checkpoint if it was killed, from its state before the decay if it finished a smaller budget. ``start`` holds
     the initial weights (Transformer keys, or a safetensors file of them), such as those of a supernet; random ones
     unless given. ``precision`` of matrix products is the faster one on this machine unless given; a continued training
-    keeps its own. ``threads`` share the work of each step: the training ends earlier, and costs about 15 % more CPU
+    keeps its own. ``threads`` share the work of each step: the training ends earlier, and costs up to 15 % more CPU
     time a step.
 
     Raises:
