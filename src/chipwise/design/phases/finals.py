@@ -46,7 +46,7 @@ from chipwise.design.run.winner import read_winner
 from chipwise.design.targets.chance import chances_of, kept, values_of
 from chipwise.design.targets.formats import suffix_there
 from chipwise.design.targets.target import Target
-from chipwise.errors import Infeasible, InputError, MeasurementError, Unsupported
+from chipwise.errors import Infeasible, InputError, MeasurementError, TrainingDiverged, Unsupported
 from chipwise.model.arch.design import USUALLY_FUSED
 from chipwise.model.arch.io import to_data
 from chipwise.model.blocks.quantize import Packing
@@ -386,12 +386,12 @@ class Finals:
         return self._trials[item.number]
 
     def _beside_learned(self, item: Candidate, choice: Choice, judge: Judge) -> Choice:
-        """``choice`` after learned rounding was tried too."""
+        """``choice`` after learned rounding was tried too, if it can be."""
         self._on_phase("learned rounding")
         began_s = time.process_time()
         try:
             found = self._learn(item, self._trained(item))
-        except Unsupported:
+        except (TrainingDiverged, Unsupported):
             return choice
         finally:
             self._on_phase("measuring the finalists")

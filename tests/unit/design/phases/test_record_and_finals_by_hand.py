@@ -18,6 +18,8 @@ from chipwise.design.phases.supernet_prior import designs_to_score, planned_cpu_
 from chipwise.design.run.folder import RunFolder
 from chipwise.design.run.trials import Candidate, Trials, choice_labels
 from chipwise.design.strategies.study import Study, Trial
+from chipwise.errors import TrainingDiverged, Unsupported
+from chipwise.model.walk.calibration import Choice
 from chipwise.training.tasks import exported_text, token_data
 from chipwise.training.tasks.protocol import Exported, Losses
 from chipwise.training.tasks.text.data import CONTINUATIONS, CONTINUED_TOKENS, PROMPT_WORDS, TextData, continued
@@ -315,3 +317,20 @@ def test_a_winner_for_a_runtime_of_pages_gets_its_page(monkeypatch: pytest.Monke
     monkeypatch.setattr(finals, "PAGES", {SPEC.target.runtime: lambda *given, **named: written.append((given, named))})
     run._write_page()
     assert written == [((tmp_path,), {"threads": SPEC.target.threads, "promise": "promised"})]
+
+
+@pytest.mark.parametrize("error", [TrainingDiverged("not finite"), Unsupported("several inputs")])
+def test_where_rounding_cannot_be_learned_the_other_quantiser_stays(error: Exception) -> None:
+    choice, phases = Choice(method="gptq", losses={"gptq": 1.0}, cpu_s={"gptq": 0.1}), []
+
+    def fails(item: Any, trained: Any) -> Any:
+        raise error
+
+    run = object.__new__(Finals)
+    run._on_phase, run._trained, run._learn, run._learned = phases.append, lambda item: None, fails, {}
+    assert run._beside_learned(SimpleNamespace(number=3), choice, lambda arch, weights: 0.5) == choice
+    assert (phases, run._learned) == (["learned rounding", "measuring the finalists"], {})
+    run._learn = lambda item, trained: SimpleNamespace(design=SimpleNamespace(arch=None), weights={})
+    better = run._beside_learned(SimpleNamespace(number=3), choice, lambda arch, weights: 0.5)
+    assert (better.method, better.losses) == ("learned", {"gptq": 1.0, "learned": 0.5})
+    assert set(run._learned) == {3}
