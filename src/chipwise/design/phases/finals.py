@@ -102,7 +102,7 @@ class Finals:
         self._tasks, self._penalty_factor, self._on_phase = tasks, penalty_factor, on_phase
         self._left_s, self._sleep, self._clock = left_s, sleep, clock
         self._target, self._others = target, others
-        self._learned: dict[int, Exported] = {}  # after learned rounding, by the trials' numbers
+        self._learned: dict[int, Exported] = {}  # candidates whose rounding is learned, by number
         self.contenders: list[Candidate] = []  # contenders that qualify, after the decision
         self.met = True  # whether any contender qualifies
 
@@ -338,11 +338,12 @@ class Finals:
 
     def _exported(self, item: Candidate) -> Exported:
         """What a candidate's ``model.onnx`` holds."""
+        if item.number in self._learned:
+            return self._learned[item.number]
         trained = self._trained(item)
         if self._trials[item.number].notes.quantised.get("method") != LEARNED:
             return trained
-        if item.number not in self._learned:  # not kept on disk: equal steps give equal weights
-            self._learned[item.number] = self._learn(item, trained)
+        self._learned[item.number] = self._learn(item, trained)  # not kept on disk: equal steps give equal weights
         return self._learned[item.number]
 
     def _learn(self, item: Candidate, trained: Exported) -> Exported:
@@ -395,8 +396,10 @@ class Finals:
             return choice
         finally:
             self._on_phase("measuring the finalists")
-        self._learned[item.number] = found
-        return choice.beside(LEARNED, judge(found.design.arch, found.weights), time.process_time() - began_s)
+        both = choice.beside(LEARNED, judge(found.design.arch, found.weights), time.process_time() - began_s)
+        if both.method == LEARNED:
+            self._learned[item.number] = found
+        return both
 
     def _packing(self, item: Candidate, weights: Mapping[str, AnyArray]) -> tuple[Packing, Judge]:
         """The packing of a candidate's matrices by its noted quantiser, and a judge of rounded weights.

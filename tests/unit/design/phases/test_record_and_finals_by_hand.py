@@ -334,3 +334,6 @@ def test_where_rounding_cannot_be_learned_the_other_quantiser_stays(error: Excep
     better = run._beside_learned(SimpleNamespace(number=3), choice, lambda arch, weights: 0.5)
     assert (better.method, better.losses) == ("learned", {"gptq": 1.0, "learned": 0.5})
     assert set(run._learned) == {3}
+    assert run._exported(SimpleNamespace(number=3)) is run._learned[3]
+    worse = run._beside_learned(SimpleNamespace(number=4), choice, lambda arch, weights: 2.0)
+    assert (worse.method, set(run._learned)) == ("gptq", {3})
