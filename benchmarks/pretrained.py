@@ -1,6 +1,7 @@
-"""A MiniLM sentence encoder cut to 60 % of its measured latency: two ways to choose, and plain truncation.
+"""A MiniLM sentence encoder cut to 60 % of its measured latency, chosen exactly and by plain truncation.
 
     python benchmarks/pretrained.py --out pretrained.csv            # all, about 12 CPU-minutes on one core
+    python benchmarks/pretrained.py --weights int8 --latency "55 %" --work W --out F.csv  # of the int8 file's latency
     python benchmarks/pretrained.py --only exact                    # one contender; run again to go on
     python benchmarks/pretrained.py --only measure --out FILE.csv   # judge and measure what is there
 
@@ -44,6 +45,7 @@ def main() -> None:
     parser.add_argument("--model", type=Path, help="a Hugging Face folder; the installed MiniLM unless given")
     parser.add_argument("--work", type=Path, default=Path("runs/pretrained"), help="kept: run again to go on")
     parser.add_argument("--latency", default="60 %")
+    parser.add_argument("--weights", default="fp32", help="format of the cuts: fp32, int8 or int4")
     parser.add_argument("--tokens", type=int, default=32)
     parser.add_argument("--steps", type=int, default=150, help="of healing, for every contender")
     parser.add_argument("--rate", type=float, default=5e-4)
@@ -64,6 +66,7 @@ def main() -> None:
             method=method,
             data={"source": "files", "paths": [str(text.resolve())], "entries": "lines"},
             tokens=args.tokens,
+            weights=args.weights,
             healing=healing,
         )
         found = shrink_model(
@@ -71,7 +74,7 @@ def main() -> None:
             request,
             out=args.work / "cuts",
             resume=True,
-            measured=False,
+            measured=args.weights != "fp32",  # which also writes the original in that format
             on_progress=_Told(),
         )
         print(
@@ -100,7 +103,10 @@ def report(model: Path, pairs: Pairs, args: argparse.Namespace) -> None:
     if not original.exists():
         export(Design(arch=arch), {n: v for n, v in weights.items() if not n.startswith("pooler")}, original)
     done = [m for m in METHODS if (args.work / "cuts" / m / "result.json").exists()]
-    files = {"original": original} | {m: args.work / "cuts" / m / "model.onnx" for m in done}
+    files = {"original": original}
+    if args.weights != "fp32":
+        files[f"original {args.weights}"] = args.work / "cuts" / "state" / "original.onnx"
+    files |= {m: args.work / "cuts" / m / "model.onnx" for m in done}
     tokenizer = Tokenizer.from_file(str(model / "tokenizer.json"))
     cosines = {name: cosine_of(path, tokenizer, pairs) for name, path in files.items()}
     quality = {name: float(spearmanr(value, pairs.similarity).statistic) for name, value in cosines.items()}
@@ -113,7 +119,8 @@ def report(model: Path, pairs: Pairs, args: argparse.Namespace) -> None:
     base_cpu = cpu_of(times["original"])
     rows = []
     for name in files:
-        kept = {} if name == "original" else json.loads((args.work / "cuts" / name / "result.json").read_text())
+        place = args.work / "cuts" / name / "result.json"
+        kept = {} if name.startswith("original") else json.loads(place.read_text())
         item = times[name]
         rows.append(
             {

@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from chipwise.core.arrays import Float64Array
 from chipwise.core.rows import distinct_rows
 from chipwise.design.limits import Constraint, Objective, is_cost, relative_excess
+from chipwise.design.phases.limits import CLEARLY
 from chipwise.design.phases.other_devices import ACROSS
 from chipwise.design.phases.screening import Metrics, Screened, excess, mutate
 from chipwise.design.phases.supernet_prior import SupernetPrior
@@ -41,6 +42,7 @@ LEAST_LOSS = 1e-4  # smallest loss used, so that logarithms are finite
 POOL = 4_000
 ALIKE = (0.8, 1.25)  # width, depth and so on, relative to the reference design's, of designs for one long training
 KEPT = ("vocab_size", "patch")  # choices that conventional designs of other sizes share with the reference design
+TRADED = 0.5  # share of the noise of seeds that may be lost to a clearly faster design before any training
 SMALLEST = 0.7  # least share of the reference design's parameters
 AS_MANY = (0.7, 1.4)  # the same for parameters
 FEWEST_ALIKE = 5  # designs around the reference design without which the whole pool stays
@@ -129,6 +131,8 @@ class Chooser:
         operators: What is known of operators.
         pace: How fast trainings are, before any of this run.
         past: Rows, tokens and losses of trainings of earlier runs with the same data.
+        latency: The predicted time in which, of designs expected to be equally good, the fastest wins; None: no time.
+        seed_sd: Standard deviation of the ln loss between trainings of one design.
         seed: Random seed.
     """
 
@@ -150,8 +154,11 @@ class Chooser:
         operators: OperatorPrior = NOTHING_KNOWN,
         pace: Pace = PACE,
         past: Sequence[tuple[Sequence[int], int, float]] = (),
+        latency: str | None = None,
+        seed_sd: float = 0.0,
         seed: int,
     ) -> None:
+        self._latency, self._seed_sd = latency, seed_sd
         self._space, self._metrics, self._limits, self._seed = space, metrics, limits, seed
         self._final, self._in_tokens = final, in_tokens
         self._bytes_per_token, self._unique_bytes = bytes_per_token, unique_bytes
@@ -183,7 +190,8 @@ class Chooser:
         Short trainings favour small designs that lose when they are trained for long, and the law cannot correct that
         over two orders of magnitude. What they do tell is which operators pay at one size. The size is that of the most
         promising reference design, the largest within the limits, or the one down to ``SMALLEST`` of it that the law
-        finds best after the long training. A choice of layers changes in all of them at once.
+        finds best after the long training; or, where time per answer counts, the fastest of those that it finds about
+        as good. A choice of layers changes in all of them at once.
 
         Args:
             references: The run's reference designs.
@@ -200,7 +208,7 @@ class Chooser:
         sizes = sizes[kept & (count >= SMALLEST * count[kept].max(initial=0.0))]
         if not len(sizes):
             return
-        row = sizes[np.argmin(self.law(sizes))][None]
+        row = sizes[self._fastest_as_good(sizes)][None]
         once = self._changed(row)
         rows = distinct_rows(np.vstack([row, once, self._changed(once)]))[0]
         self._like = row
@@ -209,6 +217,20 @@ class Chooser:
             self._like = None
             return
         self.pool = near[np.lexsort((self._differences(near, row), self._worth(near)))]
+
+    def _fastest_as_good(self, rows: Rows) -> int:
+        """Index of the best row by the law, or of a clearly faster one that loses little of the noise of seeds to it.
+
+        Only ``TRADED`` of the noise, because weight formats are chosen by the same rule after the training.
+        """
+        loss = self.law(rows)
+        best = int(np.argmin(loss))
+        if self._latency is None:
+            return best
+        seconds = self._metrics(rows)[self._latency]
+        good = np.flatnonzero(loss <= loss[best] * math.exp(TRADED * self._seed_sd))
+        fastest = int(good[np.argmin(seconds[good])])
+        return fastest if seconds[fastest] <= CLEARLY * seconds[best] else best
 
     def _differences(self, rows: Rows, row: Rows) -> NDArray[np.int64]:
         """Number of choices in which each of ``rows`` differs from ``row``; a choice of layers counts once, (n,)."""

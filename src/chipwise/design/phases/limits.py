@@ -59,6 +59,16 @@ def no_slower_than(
     return (Constraint(metric=pace, op="<=", limit=cap, text=text),)
 
 
+def latency_to_lower(spec: RunSpec) -> str | None:
+    """The latency in which the fastest of equally good designs wins.
+
+    None if latency is no objective, or if a soft limit already trades time for quality.
+    """
+    pace = spec.task_settings.latency_metric
+    wanted = any(goal.metric in {pace, *DERIVED} for goal in spec.goals)
+    return pace if wanted and not soft_limit_on_latency(spec.limits) else None
+
+
 def as_good_but_faster(
     spec: RunSpec,
     items: Iterable[Candidate],
@@ -69,13 +79,12 @@ def as_good_but_faster(
 ) -> list[Candidate]:
     """Those of ``items`` that are clearly faster than ``best`` and as good within the noise of seeds, fastest first.
 
-    None if latency is no objective, or if a soft limit already trades time for quality.
+    None without a :func:`latency_to_lower`.
     """
-    own, asked = seconds(best), spec.task_settings
-    paces = {asked.latency_metric, *DERIVED}
-    if own is None or soft_limit_on_latency(spec.limits) or not any(goal.metric in paces for goal in spec.goals):
+    own = seconds(best)
+    if own is None or latency_to_lower(spec) is None:
         return []
-    enough = loss(best) * math.exp(asked.metric.seed_sd)
+    enough = loss(best) * math.exp(spec.task_settings.metric.seed_sd)
     timed = [(seconds(item), item.number, item) for item in items if loss(item) <= enough]
     return [
         item

@@ -64,7 +64,7 @@ from chipwise.training.loop.learned_rounding import Distance, learned_or_chosen,
 Named = dict[str, Tensor]
 OnProgress = Callable[[str, int, int], None]  # stage, amount done, total
 SCORING_BATCHES = 2
-_TIGHTENINGS = 3  # times that the latency limit is lowered if a cut is measured above it
+_TIGHTENINGS = 6  # times that the latency limit is lowered if a cut is measured above it
 _PACE = Healing(steps=4)  # steps for timing a healing step
 
 
