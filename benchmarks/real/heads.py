@@ -28,7 +28,7 @@ COLUMNS = (
     "heads", "kv_heads", "head_size", "seed", "steps", "tokens", "epochs", "parameters", "validation_bits_per_byte",
     "test_bits_per_byte", "charged_cpu_s",
 )  # fmt: skip
-HEADS = ((4, 4, 32), (4, 1, 32), (2, 2, 32), (2, 1, 32), (2, 2, 64))  # of queries, of keys, and the size of each
+HEADS = ((4, 4, 32), (4, 1, 32), (2, 2, 32), (2, 1, 32))  # of queries, of keys, and the size of each
 STEPS = 3900
 
 

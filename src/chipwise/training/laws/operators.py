@@ -69,7 +69,7 @@ TEXT = OperatorPrior(
                 one_layer=Operator(loss={45e3: -0.010, 136e3: -0.015, 410e3: -0.053, 2.05e6: -0.048}, seconds=0.28),
             ),
         },
-        "kv_heads": {"1": Operator(loss={410e3: 0.0, 8e6: 0.006}, seconds=0.0)},
+        "kv_heads": {"1": Operator(loss={410e3: 0.0, 8e6: 0.005}, seconds=0.0)},
     },
     spread=0.024,
     agreement={9: 0.32, 27: 0.23, 54: 0.18},  # 0.32 after a ninth and 0.45 after a third, continued
