@@ -42,7 +42,6 @@ LEAST_LOSS = 1e-4  # smallest loss used, so that logarithms are finite
 POOL = 4_000
 ALIKE = (0.8, 1.25)  # width, depth and so on, relative to the reference design's, of designs for one long training
 KEPT = ("vocab_size", "patch")  # choices that conventional designs of other sizes share with the reference design
-TRADED = 0.5  # share of the noise of seeds that may be lost to a clearly faster design before any training
 SMALLEST = 0.7  # least share of the reference design's parameters
 AS_MANY = (0.7, 1.4)  # the same for parameters
 FEWEST_ALIKE = 5  # designs around the reference design without which the whole pool stays
@@ -131,8 +130,7 @@ class Chooser:
         operators: What is known of operators.
         pace: How fast trainings are, before any of this run.
         past: Rows, tokens and losses of trainings of earlier runs with the same data.
-        latency: The predicted time in which, of designs expected to be equally good, the fastest wins; None: no time.
-        seed_sd: Standard deviation of the ln loss between trainings of one design.
+        traded: A predicted time, and by how much a clearly faster design's ln loss may be higher before any training.
         seed: Random seed.
     """
 
@@ -154,11 +152,10 @@ class Chooser:
         operators: OperatorPrior = NOTHING_KNOWN,
         pace: Pace = PACE,
         past: Sequence[tuple[Sequence[int], int, float]] = (),
-        latency: str | None = None,
-        seed_sd: float = 0.0,
+        traded: tuple[str, float] | None = None,
         seed: int,
     ) -> None:
-        self._latency, self._seed_sd = latency, seed_sd
+        self._traded = traded
         self._space, self._metrics, self._limits, self._seed = space, metrics, limits, seed
         self._final, self._in_tokens = final, in_tokens
         self._bytes_per_token, self._unique_bytes = bytes_per_token, unique_bytes
@@ -219,16 +216,14 @@ class Chooser:
         self.pool = near[np.lexsort((self._differences(near, row), self._worth(near)))]
 
     def _fastest_as_good(self, rows: Rows) -> int:
-        """Index of the best row by the law, or of a clearly faster one that loses little of the noise of seeds to it.
-
-        Only ``TRADED`` of the noise, because weight formats are chosen by the same rule after the training.
-        """
+        """Index of the best row by the law, or of a clearly faster one that is about as good."""
         loss = self.law(rows)
         best = int(np.argmin(loss))
-        if self._latency is None:
+        if self._traded is None:
             return best
-        seconds = self._metrics(rows)[self._latency]
-        good = np.flatnonzero(loss <= loss[best] * math.exp(TRADED * self._seed_sd))
+        latency, more = self._traded
+        seconds = self._metrics(rows)[latency]
+        good = np.flatnonzero(loss <= loss[best] * math.exp(more))
         fastest = int(good[np.argmin(seconds[good])])
         return fastest if seconds[fastest] <= CLEARLY * seconds[best] else best
 

@@ -14,6 +14,7 @@ from chipwise.model.arch.design import Design
 
 HEADROOM = 0.85  # share of a P99 limit that may be used before training, because tails vary from day to day
 MEMORY_HEADROOM = 0.995  # the same of a limit on memory: processes of one model differ by up to 0.4 MB of 80
+TRADED = 0.5  # share of the noise of seeds lost to a faster design before training; formats are chosen after it
 CLEARLY = 0.9  # an equally good design wins if it takes at most this share of the best one's time
 
 
@@ -67,6 +68,12 @@ def latency_to_lower(spec: RunSpec) -> str | None:
     pace = spec.task_settings.latency_metric
     wanted = any(goal.metric in {pace, *DERIVED} for goal in spec.goals)
     return pace if wanted and not soft_limit_on_latency(spec.limits) else None
+
+
+def traded(spec: RunSpec) -> tuple[str, float] | None:
+    """A latency, and by how much the ln loss of a clearly faster design may be higher before any training."""
+    latency = latency_to_lower(spec)
+    return None if latency is None else (latency, TRADED * spec.task_settings.metric.seed_sd)
 
 
 def as_good_but_faster(

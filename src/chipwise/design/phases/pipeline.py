@@ -21,7 +21,7 @@ from chipwise.design.phases.findings import explain_answer
 from chipwise.design.phases.going_on import seed_of
 from chipwise.design.phases.halving import Halving, Propose, Rung
 from chipwise.design.phases.kit_return import record
-from chipwise.design.phases.limits import as_good_but_faster, latency_to_lower, no_slower_than, penalty_factor
+from chipwise.design.phases.limits import as_good_but_faster, no_slower_than, penalty_factor, traded
 from chipwise.design.phases.measurement_choice import measure_front
 from chipwise.design.phases.measuring import CandidateMeasurer
 from chipwise.design.phases.other_devices import AcrossDevices, OtherDevices
@@ -305,8 +305,7 @@ class Search(StoredRun):
             operators=self.spec.operators,
             pace=PACE.times(slowness(self.study)),
             past=past,
-            latency=latency_to_lower(self.spec),
-            seed_sd=self.spec.task_settings.metric.seed_sd,
+            traded=traded(self.spec),
             seed=self.spec.seed,
         )
 
