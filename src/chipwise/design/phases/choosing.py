@@ -130,7 +130,6 @@ class Chooser:
         operators: What is known of operators.
         pace: How fast trainings are, before any of this run.
         past: Rows, tokens and losses of trainings of earlier runs with the same data.
-        traded: A predicted time, and by how much a clearly faster design's ln loss may be higher before any training.
         seed: Random seed.
     """
 
@@ -152,10 +151,8 @@ class Chooser:
         operators: OperatorPrior = NOTHING_KNOWN,
         pace: Pace = PACE,
         past: Sequence[tuple[Sequence[int], int, float]] = (),
-        traded: tuple[str, float] | None = None,
         seed: int,
     ) -> None:
-        self._traded = traded
         self._space, self._metrics, self._limits, self._seed = space, metrics, limits, seed
         self._final, self._in_tokens = final, in_tokens
         self._bytes_per_token, self._unique_bytes = bytes_per_token, unique_bytes
@@ -180,7 +177,11 @@ class Chooser:
         return Observation(row=row, spent=spent, tokens=tokens, loss=loss)
 
     def stay_around(
-        self, references: Sequence[Mapping[str, object]], conventional: Iterable[Mapping[str, object]] = ()
+        self,
+        references: Sequence[Mapping[str, object]],
+        conventional: Iterable[Mapping[str, object]] = (),
+        *,
+        traded: tuple[str, float] | None = None,
     ) -> None:
         """Proposes only one conventional design and designs of about its size that differ from it in few choices.
 
@@ -193,6 +194,7 @@ class Chooser:
         Args:
             references: The run's reference designs.
             conventional: Designs of usual proportions, of other sizes too.
+            traded: A predicted time, and by how much the ln loss of a clearly faster size may be higher.
         """
         if not references:
             return
@@ -205,7 +207,7 @@ class Chooser:
         sizes = sizes[kept & (count >= SMALLEST * count[kept].max(initial=0.0))]
         if not len(sizes):
             return
-        row = sizes[self._fastest_as_good(sizes)][None]
+        row = sizes[self._fastest_as_good(sizes, traded)][None]
         once = self._changed(row)
         rows = distinct_rows(np.vstack([row, once, self._changed(once)]))[0]
         self._like = row
@@ -215,13 +217,13 @@ class Chooser:
             return
         self.pool = near[np.lexsort((self._differences(near, row), self._worth(near)))]
 
-    def _fastest_as_good(self, rows: Rows) -> int:
+    def _fastest_as_good(self, rows: Rows, traded: tuple[str, float] | None) -> int:
         """Index of the best row by the law, or of a clearly faster one that is about as good."""
         loss = self.law(rows)
         best = int(np.argmin(loss))
-        if self._traded is None:
+        if traded is None:
             return best
-        latency, more = self._traded
+        latency, more = traded
         seconds = self._metrics(rows)[latency]
         good = np.flatnonzero(loss <= loss[best] * math.exp(more))
         fastest = int(good[np.argmin(seconds[good])])

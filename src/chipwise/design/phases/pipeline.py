@@ -225,7 +225,7 @@ class Search(StoredRun):
         chooser = self._chooser(replace(priced, limits=limits), data, past)
         if self.allowance.alone:
             usual = spec.task_settings.references(spec.space)
-            chooser.stay_around([item.notes.choices for item in references], usual)
+            chooser.stay_around([item.notes.choices for item in references], usual, traded=traded(spec))
         if spec.quality.chosen == "proxy":  # without short trainings, only the law can choose the reference design
             references = sorted(references, key=lambda item: chooser.law_of(item.notes.choices))[:1]
         self.budget.set_aside(target, tasks)
@@ -305,7 +305,6 @@ class Search(StoredRun):
             operators=self.spec.operators,
             pace=PACE.times(slowness(self.study)),
             past=past,
-            traded=traded(self.spec),
             seed=self.spec.seed,
         )
 

@@ -82,7 +82,7 @@ def test_a_run_of_one_model_begins_with_the_fastest_of_equally_good_sizes() -> N
         known = {"tpot_p50": np.array(seconds)}
         told = {"law": lambda rows: np.array(losses), "_metrics": lambda rows: known}
         traded = None if more is None else ("tpot_p50", math.log1p(more))
-        return bare(**told, _traded=traded)._fastest_as_good(rows)
+        return bare(**told)._fastest_as_good(rows, traded)
 
     assert begins([1.0, 1.009, 1.009, 1.011], [9.0, 8.0, 7.0, 1.0]) == 2
     assert begins([1.009, 1.0, 1.009, 1.011], [8.5, 9.0, 8.2, 1.0]) == 1  # none is clearly faster
