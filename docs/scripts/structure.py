@@ -92,7 +92,7 @@ class Structure:
     def numbers(self) -> dict[str, int]:
         """The numbers that have limits."""
         return {
-            "lines of code": 82_863self.lines.total(),
+            "lines of code": self.lines.total(),
             "files": len(self.lines),
             "longest file": max(self.lines.values()),
             "longest function": max(self.functions.values()),
