@@ -8,6 +8,7 @@ References:
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 from chipwise.core.dtypes import Size, values_bytes
 from chipwise.errors import SpecError
@@ -30,6 +31,7 @@ class AttentionOp:
     on chip; otherwise they go through memory, and masked scores are computed too.
     """
 
+    kind: ClassVar[str] = "attention"
     batch: Size
     query_tokens: Size
     past_tokens: Size
@@ -52,11 +54,6 @@ class AttentionOp:
             raise SpecError("attention has a window or chunks, not both", field="chunk")
         if self.chunk is not None and not self.causal:
             raise SpecError("chunked attention is causal", field="chunk")
-
-    @property
-    def kind(self) -> str:
-        """Kind of the operator: ``attention``."""
-        return "attention"
 
     def pairs(self) -> Size:
         """Query-key pairs that are not masked, per head and sequence."""
@@ -120,6 +117,7 @@ class LatentAttentionOp:
     (prefill) keys and values have been expanded to ``nope_size + rope_size`` and ``value_size`` per head.
     """
 
+    kind: ClassVar[str] = "latent_attention"
     batch: Size
     query_tokens: Size
     past_tokens: Size
@@ -131,11 +129,6 @@ class LatentAttentionOp:
     absorbed: bool = True
     activations: str = "fp32"
     cache: str = "fp32"
-
-    @property
-    def kind(self) -> str:
-        """Kind of the operator: ``latent_attention``."""
-        return "latent_attention"
 
     def pairs(self) -> Size:
         """Query-key pairs that the causal mask allows, per head and sequence."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 
 from chipwise.core.dtypes import Size, values_bytes
 from chipwise.model.ops.work import Work
@@ -48,16 +48,12 @@ class Elementwise:
     of the results if it differs from ``activations`` (quantising, writing a narrower cache).
     """
 
+    kind: ClassVar[str] = "elementwise"
     function: Function
     elements: Size
     inputs: int | None = None
     activations: str = "fp32"
     output: str | None = None
-
-    @property
-    def kind(self) -> str:
-        """Kind of the operator: ``elementwise``."""
-        return "elementwise"
 
     def work(self) -> Work:
         """FLOPs per value from ``FLOPS`` (an exponential or a division counts as one)."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 from chipwise.core.dtypes import Size, values_bytes, weight_format
 from chipwise.model.ops.work import Work
@@ -12,16 +13,12 @@ from chipwise.model.ops.work import Work
 class EmbeddingOp:
     """Gathers ``tokens`` rows of ``width`` values from a table of ``rows`` rows stored in ``weights`` format."""
 
+    kind: ClassVar[str] = "embedding"
     tokens: Size
     width: Size
     rows: Size
     weights: str = "fp32"
     activations: str = "fp32"
-
-    @property
-    def kind(self) -> str:
-        """Kind of the operator: ``embedding``."""
-        return "embedding"
 
     def work(self) -> Work:
         """No arithmetic; the gathered rows are read and written."""
@@ -36,15 +33,11 @@ class EmbeddingOp:
 class SampleOp:
     """Chooses the next token of ``rows`` sequences from their logits: the argmax, or a sample from the softmax."""
 
+    kind: ClassVar[str] = "sample"
     rows: Size
     vocabulary: Size
     greedy: bool = False
     activations: str = "fp32"
-
-    @property
-    def kind(self) -> str:
-        """Kind of the operator: ``sample``."""
-        return "sample"
 
     def work(self) -> Work:
         """One comparison per logit; sampling adds softmax (5) and running sum (1). 32-bit tokens are written."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 from chipwise.core.dtypes import DType, Size, WeightFormat, dtype_of, values_bytes, weight_format
 from chipwise.model.ops.op import lesser
@@ -18,17 +19,13 @@ def product_format(activations: str) -> str:
 class Matmul:
     """(m, k) activations times a (k, n) weight matrix in ``weights`` format, optionally plus a bias."""
 
+    kind: ClassVar[str] = "matmul"
     m: Size
     k: Size
     n: Size
     weights: str = "fp32"
     activations: str = "fp32"
     bias: bool = False
-
-    @property
-    def kind(self) -> str:
-        """Kind of the operator: ``matmul``."""
-        return "matmul"
 
     @property
     def format(self) -> WeightFormat:
@@ -51,17 +48,13 @@ class Matmul:
 class GroupedMatmul:
     """``tokens`` rows routed to ``groups`` weight matrices of (k, n) in one kernel; each row uses one matrix."""
 
+    kind: ClassVar[str] = "grouped_matmul"
     tokens: Size
     groups: Size
     k: Size
     n: Size
     weights: str = "fp32"
     activations: str = "fp32"
-
-    @property
-    def kind(self) -> str:
-        """Kind of the operator: ``grouped_matmul``."""
-        return "grouped_matmul"
 
     def work(self) -> Work:
         """2·tokens·k·n FLOPs. Each matrix with at least one row is read once: at most min(groups, tokens) matrices."""
@@ -86,6 +79,7 @@ class ConvOp:
     causal convolutions of Mamba and gated delta layers. ``input_positions`` None means as many inputs as outputs.
     """
 
+    kind: ClassVar[str] = "conv"
     batch: Size
     positions: Size
     in_channels: Size
@@ -97,11 +91,6 @@ class ConvOp:
     activations: str = "fp32"
     bias: bool = False
     centred: bool = False  # reads as many positions after as before; causal convolutions have another kernel
-
-    @property
-    def kind(self) -> str:
-        """Kind of the operator: ``conv``."""
-        return "conv"
 
     def work(self) -> Work:
         """For each output: two FLOPs per tap and channel of the group, and one for the bias."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 
 from chipwise.core.dtypes import Size, values_bytes
 from chipwise.model.ops.work import Work
@@ -13,17 +13,13 @@ from chipwise.model.ops.work import Work
 class NormOp:
     """RMSNorm or LayerNorm over ``width`` values for ``rows`` rows; ``skip`` includes a fused residual addition."""
 
+    kind: ClassVar[str] = "norm"
     rows: Size
     width: Size
     norm: Literal["rmsnorm", "layernorm"] = "rmsnorm"
     skip: bool = False
     bias: bool = False
     activations: str = "fp32"
-
-    @property
-    def kind(self) -> str:
-        """Kind of the operator: ``norm``."""
-        return "norm"
 
     def work(self) -> Work:
         """FLOPs per value: four for RMSNorm (square, sum, scale, weight), seven for LayerNorm, one for the residual."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 from chipwise.core.dtypes import Size, values_bytes
 from chipwise.model.ops.work import Work
@@ -12,15 +13,11 @@ from chipwise.model.ops.work import Work
 class PoolOp:
     """The mean of ``positions`` rows of ``width`` values, for each of ``batch`` sequences."""
 
+    kind: ClassVar[str] = "pool"
     batch: Size
     positions: Size
     width: Size
     activations: str = "fp32"
-
-    @property
-    def kind(self) -> str:
-        """Kind of the operator: ``pool``."""
-        return "pool"
 
     def work(self) -> Work:
         """One addition per value read, and one division per result."""

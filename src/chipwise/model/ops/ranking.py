@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 from chipwise.core.dtypes import Size, values_bytes, weight_format
 from chipwise.model.ops.attention import SOFTMAX_FLOPS
@@ -16,17 +17,13 @@ POINTWISE_FLOPS = 7  # per score: scale, bias, and five for SiLU
 class EmbeddingBagOp:
     """``bags`` sums of ``ids`` rows of ``width`` values, from a table of ``rows`` rows stored in ``weights`` format."""
 
+    kind: ClassVar[str] = "embedding_bag"
     bags: Size
     ids: Size
     width: Size
     rows: Size
     weights: str = "fp32"
     activations: str = "fp32"
-
-    @property
-    def kind(self) -> str:
-        """Kind of the operator: ``embedding_bag``."""
-        return "embedding_bag"
 
     def work(self) -> Work:
         """One addition per gathered value; the gathered rows are read, the sums written."""
@@ -48,6 +45,7 @@ class RequestAttentionOp:
     are computed too.
     """
 
+    kind: ClassVar[str] = "request_attention"
     batch: Size
     history: Size
     candidates: Size
@@ -57,11 +55,6 @@ class RequestAttentionOp:
     pointwise: bool = False
     fused: bool = False
     activations: str = "fp32"
-
-    @property
-    def kind(self) -> str:
-        """Kind of the operator: ``request_attention``."""
-        return "request_attention"
 
     @property
     def queries(self) -> Size:
@@ -98,14 +91,10 @@ class RequestAttentionOp:
 class RowDotOp:
     """The dot products of ``rows`` pairs of rows with ``width`` values."""
 
+    kind: ClassVar[str] = "row_dot"
     rows: Size
     width: Size
     activations: str = "fp32"
-
-    @property
-    def kind(self) -> str:
-        """Kind of the operator: ``row_dot``."""
-        return "row_dot"
 
     def work(self) -> Work:
         """Two FLOPs per pair of values."""

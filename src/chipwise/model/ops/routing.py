@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 from chipwise.core.dtypes import Size, values_bytes, weight_format
 from chipwise.model.ops.matmul import product_format
@@ -13,14 +14,10 @@ from chipwise.model.ops.work import Work
 class RouteOp:
     """Chooses ``topk`` of ``experts`` for each of ``tokens``, from the FP32 scores of a separate matmul."""
 
+    kind: ClassVar[str] = "route"
     tokens: Size
     experts: Size
     topk: Size
-
-    @property
-    def kind(self) -> str:
-        """Kind of the operator: ``route``."""
-        return "route"
 
     def work(self) -> Work:
         """FLOPs: softmax (5) and ``topk`` comparisons per score. Each choice writes a 32-bit weight and index."""

@@ -13,27 +13,16 @@ import numpy as np
 
 from chipwise.core.arrays import Float32Array
 from chipwise.model.arch.arch import ArchSpec
+from chipwise.model.kinds.image.hf_vit import BLOCKS, OUTSIDE
 from chipwise.model.walk.weights import weight_shapes
 
-_OUTSIDE = {
-    "embeddings.patch_embeddings.projection": "stem.projection",
-    "layernorm": "norm",
-    "classifier": "head",
-}
-_BLOCKS = {
-    "layernorm_before": "attention_norm",
-    "attention.self.query": "attention.q",
-    "attention.self.key": "attention.k",
-    "attention.self.value": "attention.v",
-    "attention.output.dense": "attention.out",
-    "layernorm_after": "ffn_norm",
-    "intermediate.dense": "ffn.up",
-    "output.dense": "ffn.down",
-}
+# DeiT's names of version 4 are those of ViT.
+_OUTSIDE = {theirs.removeprefix("vit."): ours for ours, theirs in OUTSIDE.items()}
+_BLOCKS = {theirs: ours for ours, theirs in BLOCKS.items()}
 _NEWER = {  # names of transformers 5, with the corresponding names of version 4
-    "attention.q_proj": "attention.self.query",
-    "attention.k_proj": "attention.self.key",
-    "attention.v_proj": "attention.self.value",
+    "attention.q_proj": "attention.attention.query",
+    "attention.k_proj": "attention.attention.key",
+    "attention.v_proj": "attention.attention.value",
     "attention.o_proj": "attention.output.dense",
     "mlp.fc1": "intermediate.dense",
     "mlp.fc2": "output.dense",
@@ -66,7 +55,7 @@ def _deit_name(name: str) -> str | None:
         return outside
     if (parts := _DEIT.fullmatch(name)) is None:
         return None
-    inside = _block(parts[2].replace("attention.attention.", "attention.self."))
+    inside = _block(parts[2])
     return None if inside is None else f"layers.{parts[1]}.{inside}"
 
 

@@ -19,13 +19,13 @@ from chipwise.model.kinds.image.form import CLASSIFIER
 from chipwise.model.kinds.image.stem import ImageStem
 from chipwise.model.walk.weights import weight_shapes
 
-_OUTSIDE = {
+OUTSIDE = {
     "stem.projection": "vit.embeddings.patch_embeddings.projection",
     "norm": "vit.layernorm",
     "head": "classifier",
 }
 _TABLES = {"stem.prefix.weight": "vit.embeddings.cls_token", "positions.weight": "vit.embeddings.position_embeddings"}
-_BLOCKS = {
+BLOCKS = {
     "attention_norm": "layernorm_before",
     "attention.q": "attention.attention.query",
     "attention.k": "attention.attention.key",
@@ -96,10 +96,10 @@ def vit_name(name: str) -> str:
     if name in _TABLES:
         return _TABLES[name]
     place, _, kind = name.rpartition(".")
-    if place in _OUTSIDE:
-        return f"{_OUTSIDE[place]}.{kind}"
+    if place in OUTSIDE:
+        return f"{OUTSIDE[place]}.{kind}"
     _, number, block = place.split(".", 2)
-    return f"vit.encoder.layer.{number}.{_BLOCKS[block]}.{kind}"
+    return f"vit.encoder.layer.{number}.{BLOCKS[block]}.{kind}"
 
 
 def to_vit(arch: ArchSpec, stem: ImageStem, weights: Mapping[str, Float32Array]) -> dict[str, Float32Array]:
