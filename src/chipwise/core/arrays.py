@@ -1,7 +1,5 @@
 """Type aliases of arrays, one for each element type."""
 
-from __future__ import annotations
-
 from typing import Any, TypeVar
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Any ONNX graph of a user: its inputs, data for them (made or given), and sessions that run, time and profile it."""
 
-from __future__ import annotations
-
 from typing import TYPE_CHECKING
 
 from chipwise.core.lazy import on_first_use

@@ -275,9 +275,7 @@ class Evaluator:
             )
         return found
 
-    def served_by_two(
-        self, pools: Sequence[tuple[Candidate, int]], z: float, *, factor: float = 1.0, timeline: bool = False
-    ) -> Served:
+    def served_by_two(self, pools: Sequence[tuple[Candidate, int]], z: float, *, factor: float = 1.0) -> Served:
         """Replays some lanes of two pools, both with step times at ``z`` standard deviations from the prediction."""
         self.replays += 1
         slow = [scaled(candidate.slow(z), factor) for candidate, _ in pools]
@@ -285,7 +283,7 @@ class Evaluator:
         link = self.question.link_bytes_per_s or link_of(reading.replica)
         return serve_apart(
             self.load(max(reading.lanes, writing.lanes)), reading, writing, link_bytes_per_s=link, slow=slow,
-            most_lanes=MOST_LANES, timeline=timeline,
+            most_lanes=MOST_LANES,
         )  # fmt: skip
 
     def metrics_of_two(self, pools: Sequence[tuple[Candidate, int]], z: float) -> dict[str, float]:

@@ -185,13 +185,12 @@ def train_on_task(
     )
 
 
-def judge_on_task(model: str | Path, run: RunSpec, *, cache: str | Path | None = None) -> TaskScore:
+def judge_on_task(model: str | Path, run: RunSpec) -> TaskScore:
     """Scores a folder with weights, such as a winner's, on the test data of ``run`` by its exported graph.
 
     Args:
         model: The folder.
         run: The run file's spec.
-        cache: Folder of the data. Default: that of the folder's run, else ``runs/data-<name>``.
 
     Raises:
         InputError: The folder has no weights, or its model does not fit the data.
@@ -203,8 +202,7 @@ def judge_on_task(model: str | Path, run: RunSpec, *, cache: str | Path | None =
     found, weights = load_pretrained(folder)
     winner = read_winner(folder)
     design = Design(arch=found, weights=FORMAT) if winner is None else winner.design
-    home = Path(cache) if cache is not None else data_of(folder, run)
-    data = opened(run, home, design.arch)
+    data = opened(run, data_of(folder, run), design.arch)
     with tempfile.TemporaryDirectory() as room:
         item = Exported(design=design, weights=weights, folder=Path(room))
         export(design, weights, Path(room) / "model.onnx")

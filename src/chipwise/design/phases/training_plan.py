@@ -8,7 +8,6 @@ one training step, the loss from the law, each with its interval.
 from __future__ import annotations
 
 import math
-import shlex
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -143,16 +142,15 @@ def training_plan(
     )  # fmt: skip
 
 
-def write_training_plan(
-    design: Design | ArchSpec, folder: str | Path, plan: TrainingPlan, *, data: str | None = None
-) -> tuple[Path, ...]:
+def write_training_plan(design: Design | ArchSpec, folder: str | Path, plan: TrainingPlan) -> tuple[Path, ...]:
     """Writes ``training.json``, ``model.json`` and ``train.sh`` into ``folder``; returns their paths.
+
+    The script asks for text files or a text source in ``DATA``.
 
     Args:
         design: The design to train.
         folder: The folder; created if it is missing.
         plan: The plan of its training.
-        data: Text files or a text source for the script; without it the script asks for them in ``DATA``.
 
     Raises:
         StorageError: The files cannot be written.
@@ -163,7 +161,7 @@ def write_training_plan(
     paths = tuple(target / name for name in ("training.json", "model.json", "train.sh"))
     write_json(paths[0], plan.to_dict())
     io.save(arch, paths[1])
-    write_atomic(paths[2], _script(plan, data, built=DECODER.builds(arch)))
+    write_atomic(paths[2], _script(plan, built=DECODER.builds(arch)))
     paths[2].chmod(0o755)
     return paths
 
@@ -211,7 +209,7 @@ def _notes(arch: ArchSpec, steps: int, usd: Predicted | None, *, built: bool) ->
     return found
 
 
-def _script(plan: TrainingPlan, data: str | None, *, built: bool) -> str:
+def _script(plan: TrainingPlan, *, built: bool) -> str:
     head = f"#!/usr/bin/env bash\n# {plan.headline()}\n"
     head += "".join(f"# {note}\n" for note in (*plan.notes, *plan.loss.notes))
     if not built:
@@ -225,7 +223,6 @@ def _script(plan: TrainingPlan, data: str | None, *, built: bool) -> str:
             'echo "chipwise builds no model of this kind; see the comments of this script" >&2\nexit 1\n'
         )
     source = 'DATA="${DATA:?name text files or a text source, such as DATA=corpus/*.txt}"\n'
-    source = source if data is None else f"DATA={shlex.quote(data)}\n"
     source, launch = source + _nodes(plan.devices), _launch(plan.devices)
     options = [
         f'--data "$DATA" --tokens {round(plan.tokens)} --batch {plan.batch} --window {plan.window_tokens}',

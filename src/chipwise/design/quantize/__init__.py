@@ -6,8 +6,6 @@ GGUF files (``gguf_file``, with the steps of a run in ``gguf_run``): losses of l
 (``chip_prices``), and an exact choice. Answers that took time are kept (``answers``).
 """
 
-from __future__ import annotations
-
 from typing import TYPE_CHECKING
 
 from chipwise.core.lazy import on_first_use

@@ -132,20 +132,17 @@ class States(Head):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Classes(Head):
-    """A matrix with a bias from the pooled state to ``count`` classes."""
+class Labels(Head):
+    """A matrix with a bias over ``count`` labels; subclasses say of what."""
 
-    name: ClassVar[str] = "classes"
-    answers: ClassVar[bool] = True
     count: int
-    pooling: Pooling = "first"
 
     def __post_init__(self) -> None:
         check_fields(self)
         check_classes(self.count, self.name)
 
     def output_rows(self, stem: Stem) -> int:
-        """Number of classes."""
+        """Number of labels."""
         return self.count
 
     def vector_parameters(self, trunk: Trunk, stem: Stem) -> int:
@@ -155,6 +152,19 @@ class Classes(Head):
     def parameters(self, trunk: Trunk, stem: Stem) -> int:
         """Parameters of the matrix, its bias and attention pooling."""
         return self.count * (trunk.d_model + 1) + pooling_parameters(self.pooling, trunk)
+
+    def record(self) -> Mapping[str, object]:
+        """Record of the number of labels."""
+        return {"head": self.name, "classes": self.count}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Classes(Labels):
+    """A matrix with a bias from the pooled state to ``count`` classes."""
+
+    name: ClassVar[str] = "classes"
+    answers: ClassVar[bool] = True
+    pooling: Pooling = "first"
 
     def check(self, trunk: Trunk, stem: Stem) -> None:
         """Checks that the stem and pooling fit together."""

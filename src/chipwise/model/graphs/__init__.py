@@ -5,8 +5,6 @@ fuse operators in a child process (``fuse``, which may crash on odd files), and 
 for the runtime's own operators). ``operators`` classifies and counts each operator.
 """
 
-from __future__ import annotations
-
 from typing import TYPE_CHECKING
 
 from chipwise.core.lazy import on_first_use

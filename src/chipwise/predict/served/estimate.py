@@ -141,9 +141,9 @@ def group_of(request: Request) -> Group:
     return groups[0]
 
 
-def cost_of(request: Request, *, fold: str | None = None) -> GroupCost:
+def cost_of(request: Request) -> GroupCost:
     """The cost of one request, whether it fits or not."""
-    found = cost_groups([group_of(request)], fold=fold)[0]
+    found = cost_groups([group_of(request)])[0]
     if isinstance(found, Unsupported):
         raise found
     return found

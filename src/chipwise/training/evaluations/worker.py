@@ -20,6 +20,7 @@ from chipwise.training.data.tokenizer import load_tokenizer
 from chipwise.training.evaluations.classifier import Classifier, ClassifierHead, write_classifier
 from chipwise.training.evaluations.data import Kind, Task, load_task
 from chipwise.training.loop.evaluate import load_model, quantised
+from chipwise.training.loop.worker import limit_threads
 
 RESULT = "result.json"
 _METHOD = 2  # increase it when tuning or evaluation changes, so that old results are not reused
@@ -105,15 +106,9 @@ def _serve_job(data: Message, _report: Report) -> dict[str, object]:
     return run_job(TaskJob.from_data(data))
 
 
-def _limit_threads(_setup: Message) -> None:
-    import torch
-
-    torch.set_num_threads(1)
-
-
 def main() -> None:
     """Serves jobs from standard input."""
-    serve(_serve_job, start=_limit_threads)
+    serve(_serve_job, start=limit_threads)
 
 
 if __name__ == "__main__":

@@ -159,7 +159,8 @@ def run_job(data: Message, report: Report) -> dict[str, object]:
     return read_job(data).run(lambda update: report(**dataclasses.asdict(update)))
 
 
-def _limit_threads(_setup: Message) -> None:
+def limit_threads(_setup: Message) -> None:
+    """Gives the worker one thread."""
     import torch
 
     torch.set_num_threads(1)
@@ -167,7 +168,7 @@ def _limit_threads(_setup: Message) -> None:
 
 def main() -> None:
     """Serves jobs from standard input."""
-    serve(run_job, start=_limit_threads)
+    serve(run_job, start=limit_threads)
 
 
 if __name__ == "__main__":

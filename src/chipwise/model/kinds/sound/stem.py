@@ -9,14 +9,13 @@ References:
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import ClassVar, Literal
 
 from chipwise.core.fields import check_fields, positive
 from chipwise.errors import SpecError
-from chipwise.model.arch.ends import check_classes
-from chipwise.model.arch.trunk import Head, Reads, Stem, Trunk
+from chipwise.model.arch.ends import Labels
+from chipwise.model.arch.trunk import Reads, Stem
 
 LONGEST_S = 24 * 3600.0
 
@@ -162,28 +161,7 @@ class SoundStem(Stem):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Ctc(Head):
+class Ctc(Labels):
     """A CTC head: a matrix with a bias over ``count`` characters at each position."""
 
     name: ClassVar[str] = "ctc"
-    count: int
-
-    def __post_init__(self) -> None:
-        check_fields(self)
-        check_classes(self.count, self.name)
-
-    def output_rows(self, stem: Stem) -> int:
-        """Number of characters."""
-        return self.count
-
-    def vector_parameters(self, trunk: Trunk, stem: Stem) -> int:
-        """Parameters of the bias."""
-        return self.count
-
-    def parameters(self, trunk: Trunk, stem: Stem) -> int:
-        """Parameters of the matrix and its bias."""
-        return self.count * (trunk.d_model + 1)
-
-    def record(self) -> Mapping[str, object]:
-        """Record of the number of characters."""
-        return {"head": self.name, "classes": self.count}

@@ -1,7 +1,5 @@
 """The rules, by subject, listed in ``RULES``; other packages add theirs by entry points ``chipwise.rules``."""
 
-from __future__ import annotations
-
 from chipwise.core.tables import Table
 
 _HERE = "chipwise.predict.explain.rules"

@@ -1,7 +1,5 @@
 """Ranking: a transformer ranks candidate items after a history. Task settings that need no data."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 from chipwise.training.tasks.metric import Metric

@@ -1,7 +1,5 @@
 """Text: a decoder continues text. Task settings that need no data."""
 
-from __future__ import annotations
-
 from chipwise.training.laws import operators
 from chipwise.training.laws.scaling import START
 from chipwise.training.tasks.generation import LATENCY, beyond_context

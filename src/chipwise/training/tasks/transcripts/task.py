@@ -1,7 +1,5 @@
 """Transcripts: a transformer transcribes speech. Task settings that need no data."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 from chipwise.model.kinds.sound.choices import NO_MODULE
