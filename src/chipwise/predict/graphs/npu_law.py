@@ -2,9 +2,10 @@
 
     t = Σ over amounts of work (amount · nominal seconds · e^(Σ terms))
 
-A rate has a term of its own, and deviations by number format, runtime, generation of the NPU, product class and chip,
-all shrunk towards zero: what few published runs speak of stays near what is shared. NPUs compute products in blocks of
-32 channels, so sizes are rounded up to them; tensors that do not fit in the NPU's own memory also move to DRAM.
+A rate has a term of its own, and deviations by number format (shared by all rates in a unit, then its own), runtime,
+generation of the NPU, product class and chip, all shrunk towards zero: what few published runs speak of stays near what
+is shared. NPUs compute products in blocks of 32 channels, so sizes are rounded up to them; tensors that do not fit in
+the NPU's own memory also move to DRAM.
 """
 
 from __future__ import annotations
@@ -88,7 +89,8 @@ def terms_of(name: str, chip: Chip, runtime: str, precision: str) -> tuple[str, 
     """Names of the terms of an amount's rate: its own, and the deviations that apply."""
     unit = name.rpartition(" ")[2]
     unit = "flops" if unit == "values" else unit
-    found = [name, f"{name}|{precision}", f"runtime|{runtime}|{precision}", f"runtime|{runtime}|{precision}|{unit}"]
+    found = [name, f"{name}|{precision}", f"format|{precision}|{unit}"]
+    found += [f"runtime|{runtime}|{precision}", f"runtime|{runtime}|{precision}|{unit}"]
     for level in (chip.market, f"npu {chip.npu}", chip.name):
         found += [f"chip|{level}", f"chip|{level}|{precision}", f"chip|{level}|{unit}"]
         found.append(f"chip|{level}|{unit}|{precision}")
@@ -143,14 +145,15 @@ def amounts_of(op: GraphOp, precision: str) -> dict[str, float]:
 
 def _of_product(op: GraphOp) -> Mapping[str, float]:
     """FLOPs of a convolution or a product with weights, with sizes rounded up to whole blocks."""
-    _, rows, columns, _ = op.gemm
+    _, rows, columns, depth = op.gemm
     flops = (op.flops or 0) * _blocks(columns)
     if op.outputs and len(op.outputs[0]) == IMAGE_AXES:
         flops *= _blocks(op.outputs[0][2], TILE[0]) * _blocks(op.outputs[0][3], TILE[1])
     if op.kind == "matmul":
         return {"matmul flops": flops * _blocks(rows) if rows > 2 else float(op.flops or 0)}
     if op.inputs and len(op.inputs[0]) > IMAGE_AXES:
-        return {"volume conv flops": flops}
+        patches = rows * depth == math.prod(op.inputs[0])  # without overlap: each value is read by one product
+        return {"matmul flops" if patches else "volume conv flops": flops}
     channels = op.inputs[0][1] if op.inputs and len(op.inputs[0]) > 1 else 1
     if op.kind in ("depthwise conv", "transposed conv"):
         return {f"{op.kind} flops": float(op.flops or 0)}
