@@ -10,10 +10,13 @@ import numpy as np
 import pytest
 
 from chipwise.errors import InputError, SpecError
+from chipwise.hardware import datasheet
 from chipwise.predict.whole_runs.sums import Amount, named, value_of
+from chipwise.predict.whole_runs.vision import Setup, VisionTransformer, plain_law
 from chipwise_fitting.commands import validate
 from chipwise_fitting.sums_fit import Fit, folds
 from chipwise_fitting.table_runs import TableRun, fit_runs, rival_answers
+from chipwise_fitting.vision import counted_law
 
 HEADS = {
     "vendors": "row_id,hardware,devices,model,length,batch,latency_s,tokens_per_s,device,runtime",
@@ -121,6 +124,17 @@ def test_a_table_that_lacks_its_columns_is_named(kind: str, tmp_path: Path) -> N
 def test_kernels_have_no_fit_without_a_vendor_or_a_model(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="not without a model"):
         validate("gemm", tmp_path, tmp_path / "out.csv", leave_out="model")
+
+
+def test_a_setting_changes_the_rates_of_any_style_as_it_does_those_of_plain_transformers() -> None:
+    setup = Setup(device=datasheet.load("rtx-4090"))
+    model = VisionTransformer(image_size=224, patch=16, width=384, depth=12, heads=6, mlp_hidden=1536)
+    plain, other = plain_law(model, setup, 64), counted_law(9e9, 12e6, "Levit", setup, 64)
+    for faster in ("products|rtx-4090", "activations|rtx-4090", "pass|rtx-4090"):
+        for law in (plain, other):
+            assert value_of(law, {faster: -1.0}) < value_of(law, {})
+    assert value_of(plain, {"other.flops|Levit": -1.0}) == value_of(plain, {})
+    assert value_of(other, {"other.flops|Levit": -1.0}) < value_of(other, {})
 
 
 def made_up(seed: int) -> list[TableRun]:

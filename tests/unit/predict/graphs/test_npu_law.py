@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 import pytest
@@ -9,6 +10,7 @@ import pytest
 from chipwise.errors import UnknownName
 from chipwise.model.graphs.graph import Graph, GraphOp
 from chipwise.predict.graphs import npu_law
+from chipwise.predict.graphs.npu_chips import chip_named
 from chipwise.predict.graphs.npus import npu_of
 from chipwise.predict.graphs.pricing import estimate_on
 
@@ -36,6 +38,24 @@ def test_channels_count_in_whole_blocks_and_bytes_in_the_format() -> None:
     assert found["weights bytes"] == 48 * 64  # one byte each
     assert found["product bytes"] == 2 * 100 * (48 + 64)
     assert found["node calls"] == 1
+
+
+def test_patches_of_a_film_are_one_matrix_product_and_other_volumes_are_not() -> None:
+    film = ((1, 3, 4, 32, 32),)
+    # 2 frames x 16 x 16 pixels x 3 channels = 1,536 values a patch; 2 x 2 x 2 patches, 8 rows of a block of 32
+    patches = replace(CONV, kind="conv", gemm=(1, 8, 64, 1536), flops=2 * 8 * 64 * 1536, inputs=film,
+                      outputs=((1, 64, 2, 2, 2),))  # fmt: skip
+    overlapping = replace(patches, gemm=(1, 4096, 64, 81), flops=2 * 4096 * 64 * 81, outputs=((1, 64, 4, 32, 32),))
+    assert npu_law.amounts_of(patches, "float")["matmul flops"] == 2 * 8 * 64 * 1536
+    assert npu_law.amounts_of(overlapping, "float")["volume conv flops"] == 2 * 4096 * 64 * 81
+
+
+def test_a_format_shifts_all_rates_of_a_unit_alike() -> None:
+    chip = chip_named("galaxy-s25")
+    plain, shifted = (npu_law.rates(terms, chip, "qnn", "w8a8") for terms in ({}, {"format|w8a8|bytes": 1.0}))
+    for name in npu_law.NOMINAL_S:
+        assert shifted[name] == pytest.approx(plain[name] * (math.e if name.endswith(" bytes") else 1))
+    assert npu_law.rates({"format|w8a8|bytes": 1.0}, chip, "qnn", "float") == npu_law.rates({}, chip, "qnn", "float")
 
 
 def test_numbers_already_in_eight_bits_are_not_halved_again() -> None:
