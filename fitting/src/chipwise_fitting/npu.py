@@ -261,9 +261,13 @@ def fit(tables: Path, out: Path, *, progress: Callable[[str], None]) -> str:
     models = {run.model for run in fitted.runs}
     progress(f"{len(fitted.runs)} runs of {len(models)} models in {len({run.family for run in fitted.runs})} families")
     family, chip = fitted.left_out("family"), fitted.left_out("chip")
+    widths = half_widths(fitted.runs, family, chip)
+    for place, taught in taught_half_widths(fitted).items():  # results never widen an interval
+        alone = place.replace("taught", "chip")
+        widths |= {place: taught, alone: max(widths[alone], taught)}
     found = {
         "terms": fitted.terms(fitted.theta),
-        "halfwidths": half_widths(fitted.runs, family, chip) | taught_half_widths(fitted),
+        "halfwidths": widths,
         "chips": sorted({run.chip.name for run in fitted.runs}),
         "models": len(models),
         "source": f"{SOURCE}: {len(models)} models on {len({run.chip.name for run in fitted.runs})} chips",
