@@ -126,7 +126,7 @@ def gguf_tensors(design: Design, weights: Weights) -> list[tuple[str, tuple[int,
     """Name, shape and format of every tensor of a GGUF file, or that there is none."""
     try:
         blocks = gguf.layout(design.arch)
-        return [(each.name, each.values.shape, each.stored) for each in gguf.tensors(design, weights, blocks)]
+        return [(each.name, each.shape, each.stored) for each in gguf.tensors(design, weights, blocks)]
     except ChipwiseError as error:
         return type(error).__name__
 

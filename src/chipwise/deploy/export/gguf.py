@@ -12,9 +12,11 @@ References:
 from __future__ import annotations
 
 import json
+import math
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -158,12 +160,14 @@ def export(
     *,
     tokenizer: Path | GgufTokenizer | None = None,
     packing: Packing = NEAREST,
+    on_tensor: Callable[[int, int], None] = lambda done, total: None,
 ) -> Path:
     """Writes ``design`` with ``weights`` (named as the torch module's state dict) to ``path``, atomically.
 
     Projections and the head are stored in the design's formats (int8 as Q8_0, int4 as Q4_0), the token table in that of
     the head, norms and biases in FP32. A tied head has no tensor of its own. Without a ``tokenizer`` (a
-    ``tokenizer.json``, or one read from another file) the file accepts token ids only.
+    ``tokenizer.json``, or one read from another file) the file accepts token ids only. Each weight is
+    asked for when it is written; ``on_tensor`` is told how many of how many are.
 
     Raises:
         MissingExtra: The ``gguf`` package is not installed.
@@ -189,11 +193,15 @@ def export(
                 writer.add_tokenizer_model("none")
             else:
                 tokenizer.write(writer)
-            for tensor in tensors(design, weights, blocks):
-                _add_tensor(writer, tensor, packing)
+            held = list(tensors(design, weights, blocks))
+            for tensor in held:
+                _announce(writer, tensor)
             writer.write_header_to_file()
             writer.write_kv_data_to_file()
-            writer.write_tensors_to_file()
+            writer.write_ti_data_to_file()
+            for number, tensor in enumerate(held, start=1):
+                writer.write_tensor_data(_stored(tensor, packing))
+                on_tensor(number, len(held))
             writer.close()
             writing.replace(target)
         finally:
@@ -253,7 +261,8 @@ class GgufTensor(NamedTuple):
 
     name: str
     source: str  # name of the weight in chipwise
-    values: Float32Array
+    shape: tuple[int, ...]
+    read: Callable[[], Float32Array]
     stored: str  # weight format
 
 
@@ -265,29 +274,26 @@ def tensors(design: Design, weights: Mapping[str, AnyArray], blocks: tuple[Block
     """
     arch, shapes = design.arch, weight_shapes(design.arch)
 
-    def weight(name: str) -> Float32Array:
-        if name not in weights:
-            raise SpecError("the weights have no such tensor", field=name)
+    def weight(name: str, heads: int) -> Float32Array:
         value = np.ascontiguousarray(weights[name], dtype=np.float32)
         if value.shape != shapes[name]:
             raise SpecError(f"has shape {value.shape}; the architecture needs {shapes[name]}", field=name)
-        return value
+        return interleaved(value, heads) if heads else value
+
+    def tensor(name: str, source: str, stored: str, heads: int = 0) -> GgufTensor:
+        if source not in weights:
+            raise SpecError("the weights have no such tensor", field=source)
+        return GgufTensor(name, source, tuple(shapes[source]), partial(weight, source, heads), stored)
 
     head = design.formats.head
-    yield GgufTensor(
-        "token_embd.weight", "embedding.weight", weight("embedding.weight"), head
-    )  # also written as the head of a model that ties them
+    yield tensor("token_embd.weight", "embedding.weight", head)  # also written as the head of a model that ties them
     if not arch.tie_embeddings:
-        yield GgufTensor("output.weight", "head.weight", weight("head.weight"), head)
-    yield GgufTensor("output_norm.weight", "norm.weight", weight("norm.weight"), "fp32")
+        yield tensor("output.weight", "head.weight", head)
+    yield tensor("output_norm.weight", "norm.weight", "fp32")
     for number, block in enumerate(blocks):
         for name, source, heads in block_tensors(block, interleaves=INTERLEAVED[family(blocks)]):
-            if source not in shapes:
-                continue  # a bias that this architecture lacks
-            value = weight(source)
-            if heads:
-                value = interleaved(value, heads)
-            yield GgufTensor(f"blk.{number}.{name}", source, value, design.format_of(source))
+            if source in shapes:  # else a bias that this architecture lacks
+                yield tensor(f"blk.{number}.{name}", source, design.format_of(source), heads)
 
 
 def block_tensors(block: Block, *, interleaves: bool) -> Iterator[tuple[str, str, int]]:
@@ -324,20 +330,30 @@ def split_halves(rows: Float32Array, heads: int) -> Float32Array:
     return np.ascontiguousarray(pairs.swapaxes(1, 2)).reshape(rows.shape)
 
 
-def _add_tensor(writer: GGUFWriter, tensor: GgufTensor, packing: Packing) -> None:
+def _announce(writer: GGUFWriter, tensor: GgufTensor) -> None:
+    """Adds a tensor to the header, before its values are read."""
+    from gguf import GGML_QUANT_SIZES
+
+    kind = ggml_type(tensor.stored)
+    if tensor.stored in PACKED and tensor.shape[1] % BLOCK:
+        raise Unsupported(
+            f"GGUF keeps {tensor.stored} rows in blocks of {BLOCK} values; {tensor.name} has rows of "
+            f"{tensor.shape[1]}. Use fp32 or widths that are multiples of {BLOCK}"
+        )
+    block, block_bytes = GGML_QUANT_SIZES[kind]
+    size = math.prod(tensor.shape) // block * block_bytes
+    writer.add_tensor_info(tensor.name, tensor.shape, np.dtype(np.float32), size, raw_dtype=kind)
+
+
+def _stored(tensor: GgufTensor, packing: Packing) -> AnyArray:
+    """The bytes of a tensor in the file."""
     from gguf.quants import quantize
 
-    name, source, values, stored = tensor
-    kind = ggml_type(stored)
-    if stored not in PACKED:
-        writer.add_tensor(name, quantize(values, kind), raw_dtype=kind)
-        return
-    if values.shape[1] % BLOCK:
-        raise Unsupported(
-            f"GGUF keeps {stored} rows in blocks of {BLOCK} values; {name} has rows of {values.shape[1]}. Use fp32 or "
-            f"widths that are multiples of {BLOCK}"
-        )
-    writer.add_tensor(name, file_blocks(packing.pack(source, values, PACKED[stored])), raw_dtype=kind)
+    values = tensor.read()
+    if tensor.stored in PACKED:
+        return file_blocks(packing.pack(tensor.source, values, PACKED[tensor.stored]))
+    made: AnyArray = quantize(values, ggml_type(tensor.stored))
+    return made
 
 
 def file_blocks(packed: Packed) -> npt.NDArray[np.uint8]:

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -178,7 +178,42 @@ def load_pretrained(folder: str | Path) -> tuple[ArchSpec, dict[str, Float32Arra
         Unsupported: The config has an option that changes logits and is not supported, or the model's blocks or weights
             are not supported.
     """
-    source = Path(folder)
+    arch, weights = _opened(Path(folder), _numpy)
+    return arch, _checked(arch, weights, where=str(folder))
+
+
+class StreamedWeights(Mapping[str, Float32Array]):
+    """The weights of a folder as FP32, each read when it is asked for. A weight that is not finite is a SpecError."""
+
+    def __init__(self, held: Mapping[str, Tensor], where: str) -> None:
+        self._held, self._where = held, where
+
+    def __getitem__(self, name: str) -> Float32Array:
+        return _finite(name, _numpy(self._held[name], f"{self._where}: {name}"), where=self._where)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._held)
+
+    def __len__(self) -> int:
+        return len(self._held)
+
+
+def stream_pretrained(folder: str | Path) -> tuple[ArchSpec, StreamedWeights]:
+    """:func:`load_pretrained` of a decoder with Llama's names, with weights that stay in the file until asked for.
+
+    Raises:
+        SpecError: As there; a weight that is not finite when it is asked for.
+        Unsupported: As there, or the family's weights are not stored one by one (GPT-2).
+    """
+    if (family := read_mapping(Path(folder) / "config.json").get("model_type")) == "gpt2":
+        raise Unsupported(f"{folder}: {family} models cannot be GGUF files of chipwise: positions are learned")
+    arch, held = _opened(Path(folder), lambda value, what: value)
+    _check_names(arch, held, where=str(folder))
+    return arch, StreamedWeights(held, str(folder))
+
+
+def _opened(source: Path, read: Callable[[Tensor, str], Any]) -> tuple[ArchSpec, dict[str, Any]]:
+    """The architecture, and the weights by chipwise's names as ``read`` makes them of stored tensors."""
     config = read_mapping(source / "config.json")
     reading = read_config(config, name=Path(os.path.realpath(source)).name, file=str(source / "config.json"))
     if reading.notes:
@@ -190,17 +225,17 @@ def load_pretrained(folder: str | Path) -> tuple[ArchSpec, dict[str, Float32Arra
     require_built(arch, work="loaded with its weights")
     if family not in LOADED:
         raise Unsupported(f"{source}: weights of {family} models are not read (those of {', '.join(LOADED)} are)")
-    held = Checkpoint(config, _tensors(source), weight_shapes(arch))
+    held = Checkpoint(config, _tensors(source, read), weight_shapes(arch))
     arch, found = (arch, dict(held.tensors)) if family == OWN_TYPE else READERS[family](arch, held)
     weights = dict(found)
     if arch.tie_embeddings:
         for name in ("lm_head.weight", "head.weight"):
             weights.pop(name, None)  # a second copy of the token table
-    return arch, _checked(arch, weights, where=str(source))
+    return arch, weights
 
 
-def _tensors(folder: Path) -> Iterator[tuple[str, Float32Array]]:
-    """All weights of the folder's safetensors files, in FP32."""
+def _tensors(folder: Path, read: Callable[[Tensor, str], Any]) -> Iterator[tuple[str, Any]]:
+    """All weights of the folder's safetensors files, as ``read`` makes them of stored tensors."""
     from safetensors import SafetensorError, safe_open
 
     index = folder / "model.safetensors.index.json"
@@ -218,7 +253,7 @@ def _tensors(folder: Path) -> Iterator[tuple[str, Float32Array]]:
             with safe_open(file, framework="pt") as opened:
                 for name in opened.keys():  # noqa: SIM118  (not a mapping)
                     if not name.endswith(_BUFFERS):
-                        yield name, _numpy(opened.get_tensor(name), f"{file}: {name}")
+                        yield name, read(opened.get_tensor(name), f"{file}: {name}")
         except (SafetensorError, OSError) as error:
             raise SpecError(f"not a complete safetensors file: {error}", file=str(file)) from None
 
@@ -234,17 +269,25 @@ def _numpy(value: AnyArray | Tensor, what: str) -> Float32Array:
 
 def _checked(arch: ArchSpec, weights: Mapping[str, Float32Array], *, where: str) -> dict[str, Float32Array]:
     """``weights`` in the model's order, after checking that they are exactly the model's weights."""
+    _check_names(arch, weights, where=where)
+    return {name: _finite(name, weights[name], where=where) for name in weight_shapes(arch)}
+
+
+def _check_names(arch: ArchSpec, weights: Mapping[str, Any], *, where: str) -> None:
     shapes = weight_shapes(arch)
     if missing := [name for name in shapes if name not in weights]:
         raise SpecError(f"{_few(missing)} missing", file=where)
     if unknown := [name for name in weights if name not in shapes]:
         raise SpecError(f"{_few(unknown)} not part of {arch.name}", file=where)
     for name, shape in shapes.items():
-        if weights[name].shape != shape:
-            raise SpecError(f"{name} has shape {weights[name].shape}, {arch.name} needs {shape}", file=where)
-        if not np.isfinite(weights[name]).all():
-            raise SpecError(f"{name} has values that are not finite (NaN or infinity)", file=where)
-    return {name: weights[name] for name in shapes}
+        if tuple(weights[name].shape) != shape:
+            raise SpecError(f"{name} has shape {tuple(weights[name].shape)}, {arch.name} needs {shape}", file=where)
+
+
+def _finite(name: str, values: Float32Array, *, where: str) -> Float32Array:
+    if not np.isfinite(values).all():
+        raise SpecError(f"{name} has values that are not finite (NaN or infinity)", file=where)
+    return values
 
 
 def _few(names: list[str]) -> str:

@@ -14,13 +14,14 @@ from __future__ import annotations
 import shutil
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 from chipwise.core.digest import digest
 from chipwise.core.files import check_output
 from chipwise.deploy.export import gguf
 from chipwise.deploy.export.gguf_read import GgufFile
-from chipwise.deploy.export.hf import load_pretrained, require_folder
+from chipwise.deploy.export.hf import require_folder, stream_pretrained
 from chipwise.deploy.kits.kits import sha256_of
 from chipwise.deploy.runtimes.ggml import ggml
 from chipwise.design.limits import parse_constraints
@@ -66,7 +67,7 @@ def quantize_gguf(
     identity = digest([[sha256_of(file) for file in (*stored, *texts)], seed])
     kept = Kept(folder, identity, resume=resume)
     try:
-        file = GgufFile.open(as_gguf(source, folder) if source.is_dir() else source)
+        file = GgufFile.open(as_gguf(source, folder, on_progress) if source.is_dir() else source)
         run = GgufRun(file, texts, kept, device=device, context=context, seed=seed, on_progress=on_progress)
         found = run.answer(target, limits, kind, dry_run=dry_run)
     except ChipwiseError:
@@ -103,10 +104,11 @@ def _format(name: str) -> str:
     return known[name.lower()]
 
 
-def as_gguf(folder: Path, state: Path) -> Path:
-    """The model of a Hugging Face folder in FP16."""
+def as_gguf(folder: Path, state: Path, on_progress: OnProgress = lambda stage, done, total: None) -> Path:
+    """The model of a Hugging Face folder in FP16, written in the memory of its largest matrix."""
     made = state / "original.gguf"
     if not made.exists():
-        arch, weights = load_pretrained(folder)
-        gguf.export(Design(arch=arch, weights="fp16"), weights, made, tokenizer=folder / "tokenizer.json")
+        arch, weights = stream_pretrained(folder)
+        design, told = Design(arch=arch, weights="fp16"), partial(on_progress, "writing the original")
+        gguf.export(design, weights, made, tokenizer=folder / "tokenizer.json", on_tensor=told)
     return made

@@ -15,13 +15,16 @@ for needed in ("gguf", "torch", "tokenizers", "scipy"):
     pytest.importorskip(needed)
 
 import torch  # noqa: E402
+from safetensors.numpy import load_file, save_file  # noqa: E402
 from tokenizers import Tokenizer, models, pre_tokenizers, trainers  # noqa: E402
 
 import chipwise  # noqa: E402
 from chipwise.deploy.export import gguf  # noqa: E402
 from chipwise.deploy.export.gguf_read import GgufFile  # noqa: E402
+from chipwise.deploy.export.hf import load_pretrained, save_pretrained  # noqa: E402
 from chipwise.deploy.runtimes.ggml import TYPES, library_path  # noqa: E402
 from chipwise.design.quantize.decoder import StreamedDecoder  # noqa: E402
+from chipwise.design.quantize.gguf_file import as_gguf  # noqa: E402
 from chipwise.design.quantize.kv_cache import CACHES, cache_bytes, hadamard  # noqa: E402
 from chipwise.errors import ChipwiseError, DataError, Infeasible, SpecError, StorageError, StudyError, Unsupported  # noqa: E402
 from chipwise.model.arch.arch import ArchSpec  # noqa: E402
@@ -147,6 +150,28 @@ def test_text_that_is_too_short_and_weights_that_are_not_finite_leave_nothing_be
     with pytest.raises(SpecError, match=r"blk.1.ffn_up.weight: .*not finite"):
         chipwise.quantize(model, data=texts[0], device=CHIP)
     assert not list(Path().glob("*.state"))
+
+
+def test_a_folder_is_written_as_the_same_file_whether_weights_are_streamed_or_not(
+    tmp_path: Path, tokenizer: Path, texts: tuple, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Only one weight is read at a time; a value that is not finite is named in one line, and no file is left."""
+    monkeypatch.chdir(tmp_path)
+    spec = replace(arch(Tokenizer.from_file(str(tokenizer)).get_vocab_size()), name="folder")
+    folder, weights = tmp_path / "folder", drawn_weights(spec)
+    save_pretrained(spec, weights, tokenizer, folder)
+    told: list[tuple[int, int]] = []
+    streamed = as_gguf(folder, tmp_path / "state", lambda _, done, total: told.append((done, total)))
+    assert told == [(done, 20) for done in range(1, 21)]  # table (also the head), norm; nine for each of two layers
+    loaded, held = load_pretrained(folder)
+    whole = gguf.export(Design(arch=loaded, weights="fp16"), held, tmp_path / "b.gguf", tokenizer=tokenizer)
+    assert streamed.read_bytes() == whole.read_bytes()
+    stored = load_file(folder / "model.safetensors")
+    stored["model.layers.1.mlp.up_proj.weight"][0, 0] = np.nan
+    save_file(stored, folder / "model.safetensors", metadata={"format": "pt"})
+    with pytest.raises(SpecError, match=r"layers.1.ffn.up.weight has values that are not finite"):
+        chipwise.quantize(folder, data=texts[0], device=CHIP)
+    assert not list(tmp_path.glob("folder.mix*"))
 
 
 def test_a_full_disk_loses_no_answer(model: Path, texts: tuple, monkeypatch: pytest.MonkeyPatch) -> None:
