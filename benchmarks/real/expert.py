@@ -75,6 +75,8 @@ DRAWN: Mapping[str, dict[str, Any]] = {
     "small-conv": drawn(128, 2, (4, 4), 384, 4096, "both", tied=False),
     "small-conv-8k": drawn(128, 2, (4, 4), 384, 8192, "both", tied=True),
     "own-reference": drawn(128, 5, (2, 2), 352, 8192, "none", tied=True, head=64),  # of the searches on a Zen 5 core
+    "slow-reference": drawn(160, 2, (5, 1), 416, 4096, "none", tied=True),  # of two searches on a slower core
+    "one-layer-reference": drawn(128, 1, (2, 2), 352, 4096, "none", tied=True, head=64),
     "shallow-conv": drawn(160, 3, (5, 1), 416, 8192, "both", tied=True),
 }
 
