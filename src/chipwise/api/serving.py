@@ -225,7 +225,7 @@ def plan(
     pp: Sequence[int] = (1,),
     ep: Sequence[int] | None = None,
     dp: Sequence[int] = (1,),
-    speculation: Sequence[Mapping[str, object]] = (),
+    speculation: Sequence[str | Mapping[str, object]] = (),
     fleets: Sequence[str] | str = ("together",),
     link: str | None = None,
     prices: Mapping[str, object] | None = None,
@@ -270,9 +270,9 @@ def plan(
         pp: Pipeline-parallel degrees to choose from.
         ep: Expert-parallel degrees to choose from. Default for mixtures of experts: 1, and one group on every device.
         dp: Data-parallel degrees of attention to choose from, for mixtures of experts.
-        speculation: Kinds of speculative decoding to consider: mappings with ``drafted`` tokens per step,
-            ``acceptance`` (probability that a drafted token is accepted) and ``draft``, the draft model. Without
-            ``draft``, tokens are copied from the text (n-grams).
+        speculation: Kinds of speculative decoding to consider: ``MODEL:TOKENS:ACCEPTANCE``, or mappings with
+            ``drafted`` tokens per step, ``acceptance`` (probability that a drafted token is accepted) and ``draft``,
+            the draft model. Without ``draft``, tokens are copied from the text (n-grams).
         fleets: ``together``; also ``apart``: separate pools for prefill and decode.
         link: Bandwidth from prefill to decode, such as ``"50 GB/s"``. Default: that of the prefill devices' links.
         prices: Prices by device instead of list prices, such as spot or reserved: ``{"h100-sxm": "1.9 USD/h"}``.

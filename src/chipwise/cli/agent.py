@@ -24,7 +24,7 @@ def command(
 
     Each part is a model with its tokens and images, or a time that you measured. If a turn takes too long, the
     alternatives in the file are tried in order of preference. Each part's row says how many new tokens or calls would
-    fit if nothing else changed.
+    fit if nothing else changed, and one line says which part to move to which chip.
 
     chipwise init agent && chipwise agent agent.yaml
     """
@@ -54,6 +54,8 @@ def _print(found: answers.LoopCost) -> None:
             _fitting(found, cost),
         )
     print_table(table)
+    if (advice := found.to_move()) is not None:
+        say(advice)
     changed = "" if found.changed_s is None else units.show(found.changed_s, "time")
     if found.fitting:
         say(f"These fit, {changed} a turn:")

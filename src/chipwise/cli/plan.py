@@ -129,7 +129,7 @@ def command(
             model, rate=rate, trace=trace, prompt=prompt, new=new, spread=spread, shared_tokens=shared_tokens,
             prefixes=prefixes, limits=limits, devices=_names(device), runtimes=_names(runtime), weights=_names(weights),
             tp=_numbers(tp, "--tp"), pp=_numbers(pp, "--pp"), ep=None if ep is None else _numbers(ep, "--ep"),
-            dp=_numbers(dp, "--dp"), speculation=[_draft(each) for each in draft or []], fleets=_names(fleets) or [],
+            dp=_numbers(dp, "--dp"), speculation=draft or [], fleets=_names(fleets) or [],
             link=link, prices=_prices(price or []), max_devices=max_devices,
             power=power, budget=budget, confidence=confidence, arrivals=arrivals.value, burstiness=burstiness,
             disturbances=options.disturbances(slow_share, slow_factor, network_p50, network_p99),
@@ -155,17 +155,6 @@ def _numbers(text: str, option: str) -> list[int]:
         return [int(part) for part in text.split(",") if part.strip()]
     except ValueError:
         raise typer.BadParameter(f"{option}: must be whole numbers, such as 1,2,4, not {text!r}") from None
-
-
-def _draft(text: str) -> dict[str, object]:
-    name, *rest = text.rsplit(":", 2)
-    try:
-        drafted, acceptance = int(rest[0]), float(rest[1])
-    except (IndexError, ValueError):
-        raise typer.BadParameter(
-            f"--draft: must be MODEL:TOKENS:ACCEPTANCE, such as Qwen/Qwen3-0.6B:4:0.7 or ngram:4:0.4, not {text!r}"
-        ) from None
-    return {"draft": None if name == "ngram" else name, "drafted": drafted, "acceptance": acceptance}
 
 
 def _prices(given: list[str]) -> dict[str, object]:

@@ -2,9 +2,10 @@
 
 A turn runs its parts one after another, each some number of times: a model that reads images or text and generates, or
 a time (a tool, a motor) that the user measured. P50 and P99 of a turn are those of drawn turns, in which every call of
-every part takes a time of its own: a sum of medians is too low if times have tails, and a sum of P99s too high. If a
-turn takes too long, each part's alternatives are tried. Each part's row says how many new tokens or calls would fit if
-nothing else changed.
+every part takes a time of its own (with drafted tokens, a number of steps of its own): a sum of medians is too low if
+times have tails, and a sum of P99s too high. If a turn takes too long, each part's alternatives are tried. Each part's
+row says how many new tokens or calls would fit if nothing else changed, and one line says which part to move to which
+chip.
 """
 
 from __future__ import annotations
@@ -23,15 +24,17 @@ from chipwise.core.arrays import Float64Array
 from chipwise.core.fields import check_fields, positive, whole_number
 from chipwise.core.files import build, read_yaml
 from chipwise.core.results import Result
-from chipwise.design.fleet.turns import MOST_TRIES, TURNS, drawn_turns, log_normal
-from chipwise.errors import ChipwiseError, SpecError
+from chipwise.design.fleet.turns import MOST_TRIES, TURNS, drawn_turns, in_steps, log_normal
+from chipwise.errors import ChipwiseError, SpecError, UnknownName
 from chipwise.predict.cost.model import Predicted, combined
 from chipwise.predict.cost.request import request_total
+from chipwise.predict.load.fleet import replica
+from chipwise.predict.load.policy import Policy, Speculation
 from chipwise.predict.served.deployment import Deployment
 from chipwise.predict.served.estimate import estimates
 from chipwise.predict.served.request import THAT_SEES, Request, taken_for
 
-CHOICES = ("model", "device", "runtime", "weights", "images", "image_size", "new", "calls", "parallel")
+CHOICES = ("model", "device", "runtime", "weights", "images", "image_size", "new", "calls", "parallel", "draft")
 TO_GENERATE = f"leave new out, or name a model that does, such as {THAT_SEES} for images"
 MOST_TRIED = 5_000  # combinations of alternatives
 MOST_S = 1e9  # upper limit for a measured part: 30 years
@@ -55,6 +58,7 @@ class LoopPart:
     prompt: int = 1
     cached: int = 0  # prompt tokens that stay in the KV cache from turn to turn
     new: int = 1
+    draft: str | None = None  # speculative decoding: MODEL:TOKENS:ACCEPTANCE, or ngram:TOKENS:ACCEPTANCE
     calls: int = 1  # calls per turn
     parallel: int = 1  # calls that run at once; the turn waits for the slowest of them
     retry: str | float = 0.0  # probability that a call fails and is made again, such as 5 %
@@ -67,6 +71,8 @@ class LoopPart:
         if (self.model is None) == (self.time is None):
             raise SpecError("a part needs either a model or a measured time", field="model")
         positive(self, "prompt", "new", "calls", "parallel")
+        if self.speculation is not None and (self.time is not None or self.new == 1):
+            raise SpecError("applies to models that generate: name a model, and new above 1", field="draft")
         if self.parallel > self.calls:
             raise SpecError(f"must be at most calls ({self.calls}), not {self.parallel}", field="parallel")
         if not 0 <= self.retry_share < 1:
@@ -103,6 +109,11 @@ class LoopPart:
                     raise SpecError(error.message, field=f"instead.{name}[{i}]") from None
 
     @property
+    def speculation(self) -> Speculation | None:
+        """How tokens are drafted, if they are."""
+        return None if self.draft is None else Speculation.read(self.draft)
+
+    @property
     def retry_share(self) -> float:
         """Probability that a call fails and is made again."""
         return units.parse_field(self.retry, "share", "retry")
@@ -133,17 +144,23 @@ class LoopPart:
         parts = [str(self.model), self.weights or "", f"on {self.device}"]
         if self.images:
             parts.append(f"{self.images} x {self.image_size}")
-        return " ".join(part for part in (*parts, f"{self.prompt}+{self.new} tokens") if part)
+        parts.append(f"{self.prompt}+{self.new} tokens")
+        drafts = "" if self.speculation is None else f", {self.speculation.describe()} in each step"
+        return " ".join(part for part in parts if part) + drafts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AgentLoop:
-    """A loop as stated in its file. ``budget`` is for one turn; ``device`` is the default for its parts."""
+    """A loop as stated in its file. ``budget`` is for one turn; ``device`` is the default for its parts.
+
+    ``chips`` are devices to which a part may move, besides those of the other parts.
+    """
 
     parts: tuple[LoopPart, ...]
     budget: str
     name: str = "agent"
     device: str | None = None
+    chips: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         check_fields(self)
@@ -189,12 +206,23 @@ class PartCost:
         return max(0, math.floor(seconds / (self.turn_s.value / self.part.calls) + 1e-9))
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Move:
+    """A turn with one part on another device."""
+
+    part: str
+    device: str
+    total: Predicted
+    p99_s: Predicted
+
+
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class LoopCost(Result):
     """Cost of one turn by part, and what would fit. ``total`` is the median of a turn, ``p99_s`` its P99.
 
     ``fitting`` are the alternatives with the fewest changes that make a turn fit; empty if it fits unchanged, or if
     nothing fits (``least`` is then the fastest turn found). ``changed_s`` is the median of that turn.
+    ``move`` is the move of one part to another device that shortens the median of a turn most.
     """
 
     loop: AgentLoop
@@ -205,6 +233,7 @@ class LoopCost(Result):
     changed_s: float | None = None
     fitting: tuple[PartCost, ...] = ()
     least: tuple[PartCost, ...] = ()
+    move: Move | None = None
     notes: tuple[str, ...] = ()
 
     @property
@@ -225,6 +254,17 @@ class LoopCost(Result):
         p99 = self.p99_s
         tail = f"P99 {units.span(p99.value, p99.low, p99.high, 'time')}"
         return f"a turn takes {shown}, {tail}, and {held} into {budget}; {self.largest.part.name} takes {share} of it"
+
+    def to_move(self) -> str | None:
+        """Says which part to move to which chip; None if there is no other chip."""
+        if (move := self.move) is None:
+            return None
+        shown = units.span(move.total.value, move.total.low, move.total.high, "time")
+        what = f"{move.part} to {move.device}: a turn then takes {shown}, P99 {units.show(move.p99_s.value, 'time')}"
+        if move.total.value >= self.total.value:
+            return f"move no part: the best move is {what}"
+        held = "fits" if move.total.value <= self.loop.budget_s else "does not fit"
+        return f"move {what}, and {held} into {units.show(self.loop.budget_s, 'time')}"
 
     def rows(self) -> list[Mapping[str, object]]:
         """One row per part."""
@@ -268,20 +308,48 @@ def price_loop(loop: AgentLoop) -> LoopCost:
         if isinstance(each, ChipwiseError):
             raise SpecError(str(each), field=f"parts.{part.name}") from None
     asked = [each for each in drawn if isinstance(each, _Drawn)]
-    turns = [sum(each) for each in zip(*(part.turns for part in asked), strict=False)]  # no ends if a part has none
-    total = _percentile(turns, 0.5)
+    total, p99_s = _whole(asked)
+    move, refused = _best_move(loop, asked)
     said = [each for part in loop.parts if part.model is not None for each in taken_for(part.model, part.device)]
     found = LoopCost(
         loop=loop,
         parts=tuple(each.cost for each in asked),
         total=total,
-        p99_s=_percentile(turns, 0.99),
+        p99_s=p99_s,
         fits=total.value <= loop.budget_s,
-        notes=tuple(dict.fromkeys(said)),
+        move=move,
+        notes=tuple(dict.fromkeys([*said, *refused])),
     )
     if found.fits or not any(part.instead for part in loop.parts):
         return found
     return _with_alternatives(found)
+
+
+def _whole(parts: Sequence[_Drawn]) -> tuple[Predicted, Predicted]:
+    """P50 and P99 of a turn of these parts; without ends if a part has none."""
+    turns = [sum(each) for each in zip(*(part.turns for part in parts), strict=False)]
+    return _percentile(turns, 0.5), _percentile(turns, 0.99)
+
+
+def _best_move(loop: AgentLoop, asked: Sequence[_Drawn]) -> tuple[Move | None, list[str]]:
+    """The move of one part to another device with the shortest turn, and notes on moves that cannot be priced."""
+    devices = dict.fromkeys([*loop.chips, *(part.device for part in loop.parts if part.device is not None)])
+    moved = [
+        (i, part._with({"device": device}))
+        for i, part in enumerate(loop.parts)
+        for device in devices
+        if part.model is not None and device != part.device
+    ]
+    found, refused = [], []
+    for (i, part), each in zip(moved, _drawn(moved), strict=True):
+        if isinstance(each, UnknownName):
+            raise SpecError(str(each), field="chips")
+        if isinstance(each, ChipwiseError):
+            refused.append(f"{part.name} cannot move to {part.device}: {each}")
+            continue
+        total, p99_s = _whole([*asked[:i], each, *asked[i + 1 :]])
+        found.append(Move(part=part.name, device=str(part.device), total=total, p99_s=p99_s))
+    return min(found, key=lambda move: move.total.value, default=None), refused
 
 
 def _with_alternatives(found: LoopCost) -> LoopCost:
@@ -354,6 +422,15 @@ def _drawn(parts: Sequence[tuple[int, LoopPart]]) -> list[_Drawn | ChipwiseError
                 continue
             first, after = answer.ttft_s, answer.tpot_s if "tpot_p50" in answer.metrics else None
             times = _times(answer.metrics, part.new)
+            if after is not None and (drafts := part.speculation) is not None:
+                try:
+                    read_s, longer = _drafting(part, drafts)
+                except ChipwiseError as error:
+                    found.append(error)
+                    continue
+                factors = [1 + read_s / first] * 2 + [longer / (part.new - 1)] * 2
+                times = [combined(lambda s, by=by: by * s, each) for by, each in zip(factors, times, strict=True)]
+                first, after = first + read_s, longer * after / drafts.tokens_per_step
         turns = tuple(_turns(part, ends, seed=place) for ends in zip(*map(_ends, times), strict=False))
         turn_s, p99_s = _percentile(turns, 0.5), _percentile(turns, 0.99)
         found.append(_Drawn(PartCost(part=part, turn_s=turn_s, p99_s=p99_s, ttft_s=first, tpot_s=after), turns))
@@ -374,6 +451,21 @@ def _times(metrics: Mapping[str, Predicted], new: int) -> list[Predicted]:
     return found
 
 
+def _drafting(part: LoopPart, drafts: Speculation) -> tuple[float, float]:
+    """Seconds in which the draft model reads the prompt, and a speculative step's time as a multiple of a plain one."""
+    request = _request(part)
+    batch, chunk = request.batch, part.prompt - part.cached
+    own = Policy(most_tokens=max(batch * max(chunk, drafts.drafted + 1), 256), most_sequences=batch)
+    longest = part.prompt + part.new
+    plain, drafting = (
+        replica(request, policy=replace(own, speculation=each), longest=longest).table for each in (None, drafts)
+    )
+    reading = [(chunk, part.cached)] * batch
+    read_s = drafting.mixed_s(0, 0, reading, ending=batch) - plain.mixed_s(0, 0, reading, ending=batch)
+    context = part.prompt + part.new / 2
+    return read_s, drafting.decode_s(batch, context) / plain.decode_s(batch, context)
+
+
 def _ends(seconds: Predicted) -> tuple[float, ...]:
     """The value and the ends of its interval; the value alone if it has none."""
     if seconds.low is None or seconds.high is None:
@@ -386,12 +478,14 @@ def _turns(part: LoopPart, times: Sequence[float], *, seed: int) -> Float64Array
 
     Args:
         part: The part.
-        times: P50 and P99 of each of these times, in turn.
+        times: P50 and P99 of each of these times, in turn; with drafts, the last is that of one step.
         seed: Random seed.
     """
     if not part.varies:
         return np.full(TURNS, math.ceil(part.calls / part.parallel) * times[0])
     draws = [log_normal(p50_s, max(p50_s, p99_s)) for p50_s, p99_s in zip(times[::2], times[1::2], strict=True)]
+    if part.speculation is not None and len(draws) > 1:
+        draws[1] = in_steps(draws[1], part.speculation, part.new - 1)
     return drawn_turns(draws, calls=part.calls, parallel=part.parallel, retry=part.retry_share, seed=seed)
 
 

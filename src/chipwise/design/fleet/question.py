@@ -6,7 +6,7 @@ import math
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal, TypeVar, get_args
 
@@ -252,6 +252,10 @@ def question_from(data: Mapping[str, object], *, file: str | None = None) -> Fle
             raise SpecError("this field is missing; write rate: 20/s, or trace: FILE", field="rate")
         if "limits" in given:
             given["limits"] = limits_of(mapping(given["limits"], "limits"))
+        if isinstance(drafts := given.get("speculation"), list | tuple):
+            given["speculation"] = [
+                asdict(Speculation.read(each)) if isinstance(each, str) else each for each in drafts
+            ]
         by_class = mapping(given.get("class_limits", {}), "class_limits")
         given["class_limits"] = {
             name: limits_of(mapping(each, f"class_limits.{name}"), f"class_limits.{name}")

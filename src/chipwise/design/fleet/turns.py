@@ -9,6 +9,7 @@ from statistics import NormalDist
 import numpy as np
 
 from chipwise.core.arrays import Float64Array
+from chipwise.predict.load.policy import Speculation
 
 TURNS = 20_000  # drawn turns; the P99 of an exponential time is then known to about 2 %
 MOST_TRIES = 500.0  # expected tries in one turn
@@ -37,6 +38,16 @@ def drawn_turns(draws: Sequence[Draw], *, calls: int, parallel: int, retry: floa
     padded[:, :calls] = seconds.reshape(TURNS, calls)
     turns: Float64Array = padded.reshape(TURNS, rounds, parallel).max(axis=2).sum(axis=1)
     return turns
+
+
+def in_steps(step: Draw, drafts: Speculation, tokens: int) -> Draw:
+    """The time in which speculative steps give ``tokens``: a step's time by their number, which is drawn, too."""
+
+    def draw(random: np.random.Generator, count: int) -> Float64Array:
+        seed = int(random.integers(2**32))
+        return step(random, count) * drafts.steps(np.full(count, tokens), seed=seed)
+
+    return draw
 
 
 def log_normal(p50_s: float, p99_s: float) -> Draw:

@@ -40,6 +40,21 @@ class Speculation:
         if not 0 <= self.acceptance <= 1:
             raise SpecError(f"must be from 0 to 1, not {self.acceptance}", field="acceptance")
 
+    @classmethod
+    def read(cls, text: str) -> Speculation:
+        """Reads ``MODEL:TOKENS:ACCEPTANCE``, such as ``Qwen/Qwen3-0.6B:4:0.7`` or ``ngram:4:0.4``.
+
+        Raises:
+            SpecError: The text has another form, or a number is out of range.
+        """
+        name, *rest = text.rsplit(":", 2)
+        try:
+            drafted, acceptance = int(rest[0]), float(rest[1])
+        except (IndexError, ValueError):
+            said = f"must be MODEL:TOKENS:ACCEPTANCE, such as Qwen/Qwen3-0.6B:4:0.7 or ngram:4:0.4, not {text!r:.80}"
+            raise SpecError(said, field="draft") from None
+        return cls(drafted=drafted, acceptance=acceptance, draft=None if name == NGRAM else name)
+
     def describe(self) -> str:
         """Text such as ``4 tokens drafted by Qwen3-0.6B``."""
         return f"{self.drafted} tokens drafted by {self.draft.rpartition('/')[2] if self.draft else 'n-grams'}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from statistics import NormalDist
 from typing import Any
@@ -150,6 +151,33 @@ def test_an_alternative_that_cannot_be_priced_is_noted() -> None:
     found = price_loop(loop(part, budget="300 ms"))
     assert [cost.part.model for cost in found.fitting] == ["Qwen/Qwen3-0.6B"]
     assert any("Qwen3-235B-A22B" in note for note in found.notes)
+
+
+def test_the_best_move_is_the_part_and_chip_with_the_shortest_turn() -> None:
+    """Each move is the loop with that part's device changed; of all, the shortest is named, useful or not."""
+    other = {**THINK, "name": "look", "prompt": 500, "device": "t4"}
+    found = price_loop(replace(loop(THINK, other), chips=("rtx-4090",)))
+    moves = [("think", "rtx-4090"), ("think", "t4"), ("look", "rtx-4090"), ("look", "l4")]
+    turns = {}
+    for name, device in moves:
+        parts = [{**part, "device": device} if part["name"] == name else part for part in (THINK, other)]
+        turns[name, device] = price_loop(loop(*parts)).total.value
+    best = min(turns, key=turns.__getitem__)
+    assert (found.move.part, found.move.device) == best
+    assert found.move.total.value == pytest.approx(turns[best])
+    assert f"move {best[0]} to {best[1]}: a turn then takes" in found.to_move()
+    assert found.to_move().endswith("and fits into 1 s")
+    slower = price_loop(replace(loop(THINK), chips=("raspberry-pi-5",)))
+    assert slower.to_move().startswith("move no part: the best move is think to raspberry-pi-5")
+    assert price_loop(loop(THINK)).to_move() is None  # there is no other chip
+
+
+def test_a_chip_that_cannot_hold_a_part_is_noted() -> None:
+    found = price_loop(replace(loop({**THINK, "model": "Qwen/Qwen3-8B"}), chips=("raspberry-pi-3", "rtx-4090")))
+    assert found.move.device == "rtx-4090"
+    assert any(note.startswith("think cannot move to raspberry-pi-3: ") for note in found.notes)
+    with pytest.raises(SpecError, match=r"chips: .*rtx-4091"):
+        price_loop(replace(loop(THINK), chips=("rtx-4091",)))
 
 
 @pytest.mark.parametrize(

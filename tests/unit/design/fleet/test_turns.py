@@ -7,10 +7,12 @@ from typing import Any
 import numpy as np
 import pytest
 
+import chipwise
 from chipwise.core.files import build
 from chipwise.design.fleet.agent_loop import AgentLoop, price_loop
-from chipwise.design.fleet.turns import drawn_turns, log_normal
+from chipwise.design.fleet.turns import drawn_turns, in_steps, log_normal
 from chipwise.errors import SpecError
+from chipwise.predict.load.policy import Speculation
 
 ACT = {"name": "act", "time": "1 s"}
 TAILED = {**ACT, "time_p99": "3 s"}
@@ -106,3 +108,64 @@ def test_a_models_calls_at_once_are_one_batch_and_cost_less_than_one_after_anoth
 def test_what_cannot_be_is_refused(change: dict[str, Any], said: str) -> None:
     with pytest.raises(SpecError, match=said):
         loop({**ACT, **change})
+
+
+@pytest.mark.parametrize(("acceptance", "steps"), [(1.0, 10), (0.0, 40)])
+def test_drafts_that_are_all_accepted_or_all_refused(acceptance: float, steps: int) -> None:
+    """Forty tokens in steps of 2 s: four a step with three accepted drafts, one a step with none."""
+    drafts = Speculation(drafted=3, acceptance=acceptance)
+    draw = in_steps(lambda random, count: np.full(count, 2.0), drafts, 40)
+    assert set(draw(np.random.default_rng(0), 50)) == {2.0 * steps}
+
+
+def test_a_turn_of_drafted_tokens_follows_the_mean_accepted_and_differs_from_turn_to_turn() -> None:
+    """Leviathan et al.: (1 - a^(k+1)) / (1 - a) tokens a step; with a = 0.5 and k = 2, 1.75."""
+    draw = in_steps(lambda random, count: np.ones(count), Speculation(drafted=2, acceptance=0.5), 700)
+    steps = draw(np.random.default_rng(0), 2_000)
+    assert steps.mean() == pytest.approx(700 / 1.75, rel=0.01)
+    assert steps.std() > 1
+
+
+def test_drafts_of_a_part_cost_what_a_simulated_client_waits() -> None:
+    """One client at a time: times as in chipwise simulate; if all drafts are accepted, a fifth of the steps."""
+    turns = {}
+    for acceptance in (0.0, 0.7, 1.0):
+        found = price_loop(loop({**THINK, "new": 81, "draft": f"ngram:4:{acceptance}"}))
+        alone = chipwise.simulate(
+            "Qwen/Qwen3-0.6B", device="l4", clients=1, requests=60, prompt=200, new=81, spread=0, drafted=4,
+            acceptance=acceptance, prefix_cache=False,
+        )  # fmt: skip
+        assert found.total.value == pytest.approx(alone.times["e2e_p50"].value, rel=0.1)
+        turns[acceptance] = found.total.value - found.parts[0].ttft_s
+    assert turns[0.0] / turns[1.0] == pytest.approx(80 / 16, rel=0.02)
+
+
+def test_a_draft_model_reads_the_prompt_and_runs_once_per_drafted_token() -> None:
+    """The draft of Qwen3-4B by Qwen3-0.6B costs more than n-grams that are accepted as often."""
+    part = {**THINK, "model": "Qwen/Qwen3-4B", "new": 41}
+    copied, drafted = (price_loop(loop({**part, "draft": f"{name}:4:0.6"})) for name in ("ngram", THINK["model"]))
+    assert drafted.parts[0].ttft_s > copied.parts[0].ttft_s
+    assert drafted.total.value > copied.total.value
+    assert "4 tokens drafted by Qwen3-0.6B in each step" in drafted.parts[0].part.describe()
+    assert price_loop(loop({**part, "draft": "ngram:4:0.6"})).parts[0].new_within(copied.total.value) == pytest.approx(
+        41, abs=2
+    )
+    with pytest.raises(SpecError, match=r"parts\.think: draft: gpt2 has 50,257 tokens"):
+        price_loop(loop({**part, "draft": "gpt2:4:0.6"}))
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"draft": "ngram:4"}, r"parts\[0\].draft: must be MODEL:TOKENS:ACCEPTANCE, such as .*, not 'ngram:4'"),
+        ({"draft": "ngram:four:0.5"}, r"draft: must be MODEL:TOKENS:ACCEPTANCE"),
+        ({"draft": "ngram:0:0.5"}, "drafted: must be from 1 to 64, not 0"),
+        ({"draft": "ngram:4:1.5"}, "acceptance: must be from 0 to 1, not 1.5"),
+        ({"draft": "ngram:4:0.5", "new": 1}, "draft: applies to models that generate: name a model, and new above 1"),
+    ],
+)
+def test_drafts_that_cannot_be_are_refused(change: dict[str, Any], said: str) -> None:
+    with pytest.raises(SpecError, match=said):
+        loop({**THINK, **change})
+    with pytest.raises(SpecError, match="draft: applies to models that generate"):
+        loop({**ACT, "draft": "ngram:4:0.5"})
