@@ -164,7 +164,7 @@ def test_a_card_unlike_those_that_were_timed_is_at_least_as_unsure_as_a_vendor()
     near, far = (
         estimate_of("flux.1-schnell", picture_of("flux.1-schnell", device=name)) for name in ("h100-sxm", "rtx-4090")
     )
-    least = stack_law.constants().halfwidth("unseen", "*")
+    least = stack_law.constants().halfwidth("unseen", "*") * (1 - 1e-12)  # a half-width is a logarithm of a ratio
     assert far.metrics["latency_s"].log_halfwidth >= least > near.metrics["latency_s"].log_halfwidth
     assert far.metrics["power_w"].log_halfwidth >= least / 2
     assert far.metrics["joules_per_image"].log_halfwidth >= least
