@@ -23,7 +23,7 @@ from chipwise.errors import MeasurementError, line_of
 from chipwise.model.graphs.profile import node_runs
 
 Session: TypeAlias = ort.InferenceSession
-FEWEST, MOST = 15, 3000  # timed passes of each of two files
+FEWEST, MOST = 7, 3000  # timed passes of each of two files
 PASSES_S = 1.0
 SESSIONS, STUDENT_T = 6, 2.015  # pairs of sessions, and Student's t of a 90 % interval of their mean
 

@@ -12,7 +12,9 @@ Formats = Mapping[str, str]
 """Format by name of a node; other nodes stay as they are."""
 OTHERS = "*"  # instead of a node's name: all operators that the runtime can run on integers between products
 PRODUCTS = ("Conv", "ConvTranspose", "Gemm", "LSTM", "MatMul")
+TABLE = "Gather"  # of stored rows
 DYNAMIC, BLOCKS = ("dynamic", "dynamic-channel"), ("int4", "int8-blocks")
+TABLE_FORMAT = "int8-blocks"
 STATIC = ("static", "static-tensor", "static-percentile")
 OPERATORS = {
     **dict.fromkeys(DYNAMIC, ("MatMul", "Conv", "LSTM")),
@@ -25,7 +27,7 @@ FP32 = "fp32"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Product:
-    """An operator that multiplies by stored weights."""
+    """An operator that multiplies by stored weights, or takes rows of a stored table."""
 
     node: str
     operator: str  # its type

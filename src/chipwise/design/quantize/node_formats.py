@@ -6,6 +6,7 @@ multiplies by weights, by the name of its node. Formats are applied one after th
 
 from __future__ import annotations
 
+import hashlib
 import logging
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -20,7 +21,7 @@ from onnxruntime.quantization import (
     QuantType,
     create_calibrator,
 )
-from onnxruntime.quantization.calibrate import TensorsData
+from onnxruntime.quantization.calibrate import HistogramCalibrater, HistogramCollector, TensorsData
 from onnxruntime.quantization.onnx_quantizer import ONNXQuantizer
 from onnxruntime.quantization.quant_utils import QuantizationMode
 from onnxruntime.transformers.float16 import convert_float_to_float16
@@ -33,6 +34,7 @@ from chipwise.design.quantize.node_choices import (
     OTHERS,
     PRODUCTS,
     STATIC,
+    TABLE,
     Formats,
     Product,
 )
@@ -43,8 +45,9 @@ from chipwise.model.graphs.operators import all_nodes, inner_graphs
 from chipwise.model.graphs.read import fix
 
 LEAST_OPSET = 13  # of QuantizeLinear with a scale for each channel
+LEAST_TABLE = 2**16  # numbers of a table of rows; smaller ones stay as they are
 MOST_BYTES = 2**31 - 2**20  # of one protobuf
-MOST_HISTOGRAMS = 16  # samples for the calibration by percentiles, which keeps every intermediate value
+MOST_HISTOGRAMS = 16  # samples for the calibration by percentiles, which counts every intermediate value
 
 
 def prepare(
@@ -146,11 +149,21 @@ def _split_gemm(graph: onnx.GraphProto) -> None:
 def _products(graph: onnx.GraphProto) -> Iterator[Product]:
     stored = {tensor.name: tensor for tensor in graph.initializer}
     for node in graph.node:
-        if node.op_type not in PRODUCTS or node.input[1] not in stored:
+        if node.op_type not in (*PRODUCTS, TABLE) or (name := _weight_of(node)) not in stored:
             continue
-        weight = stored[node.input[1]]
+        weight = stored[name]
+        count = int(np.prod(weight.dims))
+        if node.op_type == TABLE and (
+            count < LEAST_TABLE or len(weight.dims) != 2 or weight.dims[1] % BLOCK or any(a.i for a in node.attribute)
+        ):
+            continue
         if weight.data_type == onnx.TensorProto.FLOAT:
-            yield Product(node=node.name, operator=node.op_type, weights=int(np.prod(weight.dims)))
+            yield Product(node=node.name, operator=node.op_type, weights=count)
+
+
+def _weight_of(node: onnx.NodeProto) -> str:
+    """The input that a product or a table of rows stores."""
+    return str(node.input[0 if node.op_type == TABLE else 1])
 
 
 class Maker:
@@ -243,9 +256,34 @@ class Maker:
                 calibrate_method=CalibrationMethod.Percentile if percentile else CalibrationMethod.MinMax,
                 extra_options={"percentile": 99.99} if percentile else {},
             )
-            calibrator.collect_data(_Reader(self._feeds[:MOST_HISTOGRAMS] if percentile else self._feeds))
+            if percentile:
+                _count(calibrator, self._feeds[:MOST_HISTOGRAMS], self._ranges_by("least and most"))
+            else:
+                calibrator.collect_data(_Reader(self._feeds))
             self._ranges[method] = calibrator.compute_data()
         return self._ranges[method]
+
+
+def _count(calibrator: HistogramCalibrater, feeds: Sequence[Feed], ranges: TensorsData) -> None:
+    """Collects histograms feed by feed: feeds may differ in shape, and the values of one at a time are in memory."""
+    names = [name for name in ranges.keys() if name in calibrator.tensors_to_calibrate]  # noqa: SIM118
+    found: dict[str, tuple[AnyArray, ...]] = {}
+    for feed in feeds:
+        for name, array in zip(names, calibrator.infer_session.run(names, feed), strict=True):
+            least, most = (value.reshape(()) for value in ranges[name].range_value)
+            reach = (0.0, max(abs(least.item()), abs(most.item())))
+            counts, edges = np.histogram(np.abs(array), calibrator.num_bins, range=reach)
+            before = found[name][0] if name in found else 0
+            found[name] = (before + counts, edges.astype(array.dtype), least, most)
+    calibrator.collector = HistogramCollector(
+        calibrator.method,
+        calibrator.symmetric,
+        calibrator.num_bins,
+        calibrator.num_quantized_bins,
+        calibrator.percentile,
+        calibrator.scenario,
+    )
+    calibrator.collector.histogram_dict = found
 
 
 class _Reader:
@@ -260,33 +298,42 @@ class _Reader:
 
 
 def _in_blocks(graph: onnx.GraphProto, nodes: set[str], *, bits: int) -> None:
-    """Replaces products by ``MatMulNBits``: weights in blocks of 32 with one scale each, activations in int8."""
+    """Replaces products by ``MatMulNBits``: weights in blocks of 32 with one scale each, activations in int8.
+
+    Tables of rows become ``GatherBlockQuantized``, and share the numbers of a product with the same weights.
+    """
     stored = {tensor.name: tensor for tensor in graph.initializer}
+    shared: dict[str, list[str]] = {}
+    views: dict[str, onnx.NodeProto] = {}
     for i, node in enumerate(graph.node):
         if node.name not in nodes:
             continue
-        weight = numpy_helper.to_array(stored[node.input[1]])  # (k, n)
-        k, n = weight.shape
-        values, scales = _blocks_of(np.ascontiguousarray(weight.T, np.float32), bits)
-        names = [f"{node.input[1]}.int{bits}", f"{node.input[1]}.int{bits}.scales"]
-        for name, array in zip(names, (values, scales.reshape(-1)), strict=True):
-            if name not in stored:
-                stored[name] = numpy_helper.from_array(array, name)
-                graph.initializer.append(stored[name])
-        graph.node[i].CopyFrom(
-            helper.make_node(
-                "MatMulNBits",
-                [node.input[0], *names],
-                list(node.output),
-                name=node.name,
-                domain="com.microsoft",
-                K=k,
-                N=n,
-                bits=bits,
-                block_size=BLOCK,
-                accuracy_level=4,
-            )
-        )
+        weight = numpy_helper.to_array(stored[_weight_of(node)])  # (k, n), or rows (n, k)
+        rows = np.ascontiguousarray(weight if node.op_type == TABLE else weight.T, np.float32)
+        n, k = rows.shape
+        key = hashlib.sha256(rows.tobytes()).hexdigest()
+        if key not in shared:
+            values, scales = _blocks_of(rows, bits)
+            name = f"{_weight_of(node)}.int{bits}.{len(shared)}"
+            shared[key] = [name, f"{name}.scales"]
+            for name, array in zip(shared[key], (values, scales), strict=True):
+                graph.initializer.append(numpy_helper.from_array(array, name))
+        settings = {"bits": bits, "block_size": BLOCK}
+        if node.op_type == TABLE:
+            kind, inputs = "GatherBlockQuantized", [f"{shared[key][0]}.rows", node.input[1], f"{shared[key][1]}.rows"]
+            settings |= {"gather_axis": 0, "quantize_axis": 1}
+            for name, view in zip(shared[key], inputs[::2], strict=True):  # which the runtime computes once
+                if view not in views:
+                    graph.initializer.append(numpy_helper.from_array(np.array([n, -1]), f"{view}.shape"))
+                views[view] = helper.make_node("Reshape", [name, f"{view}.shape"], [view], name=view)
+        else:
+            kind, inputs = "MatMulNBits", [node.input[0], *shared[key]]
+            settings |= {"K": k, "N": n, "accuracy_level": 4}
+        new = helper.make_node(kind, inputs, list(node.output), name=node.name, domain="com.microsoft", **settings)
+        graph.node[i].CopyFrom(new)
+    rest = list(graph.node)
+    del graph.node[:]
+    graph.node.extend([*views.values(), *rest])
     _drop_unused(graph)
 
 

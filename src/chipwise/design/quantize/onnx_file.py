@@ -5,7 +5,8 @@
 3. The formats that save the most time for a budget of summed losses are chosen exactly; the largest budget whose file
    keeps the limit is found by bisection on the file's measured loss.
 4. Single products are changed while that makes the file faster.
-5. The best files are timed against the original in fresh rounds, and judged on data that chose nothing.
+5. Tables of rows, such as embeddings, are stored in 8 bits if the limit allows it: that saves bytes, not time.
+6. The best files are timed against the original in fresh rounds, and judged on data that chose nothing.
 """
 
 from __future__ import annotations
@@ -35,7 +36,19 @@ from chipwise.deploy.kits.kits import sha256_of
 from chipwise.deploy.measure.harness import check_threads
 from chipwise.design.quantize.bench import Bench, Setup
 from chipwise.design.quantize.divergence import Judge, Loss, load_metric
-from chipwise.design.quantize.node_choices import OPERATORS, STATIC, Candidate, Formats, family, mixed, told, uniform
+from chipwise.design.quantize.node_choices import (
+    OPERATORS,
+    OTHERS,
+    STATIC,
+    TABLE,
+    TABLE_FORMAT,
+    Candidate,
+    Formats,
+    family,
+    mixed,
+    told,
+    uniform,
+)
 from chipwise.errors import Infeasible, MeasurementError, SpecError
 
 LEAST_SAMPLES = 8
@@ -43,6 +56,7 @@ CALIBRATED, SENSED, TIMED = 32, 24, 8  # samples for ranges, for losses of singl
 TRY_S, FINAL_S, ROUNDS = 1.0, 2.5, 5  # seconds of passes of a pair while choosing and at the end; rounds at the end
 LEAST_WINS = 0.6  # share of pairs of passes in which a faster file wins
 NEARLY = 0.03  # difference in shares of the original's time that counts as nearly as fast
+FINALISTS = 3  # files in the rounds at the end
 LEAST_GAIN = 0.005  # of an operator's kind, as a share of the original's time; smaller ones are noise
 SLOWER = 1.05  # files that take this much longer are not judged
 BISECTIONS = 7
@@ -213,7 +227,16 @@ class _Run:
         candidates = self._sensitivities(recipes)
         self._bisect(candidates)
         self._change_single(candidates)
-        return [self._formats[key] for key in self._within()]
+        return [self._smaller(key) for key in self._within()[:FINALISTS]]
+
+    def _smaller(self, key: str) -> Formats:
+        """A file's formats with tables of rows in 8 bits, if that keeps the limit. It saves bytes, but no time."""
+        formats, before = self._formats[key], self.tried[key].ratio or 1.0
+        tables = {item.node: TABLE_FORMAT for item in self.products if item.operator == TABLE}
+        if not tables or OTHERS in formats:
+            return formats
+        found = self._try({**formats, **tables})
+        return {**formats, **tables} if self._keeps(found) and (found.ratio or 1.0) <= before + NEARLY else formats
 
     def _within(self) -> list[str]:
         """Keys of tried files that keep the limit and are faster, fastest first."""
@@ -374,7 +397,7 @@ class _Run:
         original_s = []
         for i in range(ROUNDS):
             self._progress("final rounds", i, ROUNDS)
-            for formats in (None, *chosen[:3]):
+            for formats in (None, *chosen):
                 key = "original" if formats is None else digest(dict(formats))
                 timed = bench.once(f"final {i} {key}", partial(self._timed_at_end, formats))
                 rounds.setdefault(key, []).append(timed["ratio"])
@@ -383,7 +406,7 @@ class _Run:
         notes = [self._note] if self._note else []
         best: Formats | None = None
         scored: Loss | None = None
-        for formats in sorted(chosen[:3], key=lambda each: float(np.median(rounds[digest(dict(each))]))):
+        for formats in sorted(chosen, key=lambda each: float(np.median(rounds[digest(dict(each))]))):
             if np.median(rounds[digest(dict(formats))]) >= 1 - noise:
                 break
             file = bench.file(formats)

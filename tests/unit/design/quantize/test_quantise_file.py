@@ -76,7 +76,7 @@ def test_a_prepared_graph_computes_the_same_and_its_fixed_input_is_ignored(class
 
 @pytest.mark.parametrize(
     ("name", "most"),
-    [("dynamic-channel", 0.02), ("static", 0.03), ("int8-blocks", 0.02), ("int4", 0.25)],
+    [("dynamic-channel", 0.02), ("static", 0.03), ("static-percentile", 0.03), ("int8-blocks", 0.02), ("int4", 0.25)],
 )
 def test_every_format_is_near_the_original_and_narrower_ones_are_farther(
     classifier: Path, tmp_path: Path, name: str, most: float
@@ -85,7 +85,8 @@ def test_every_format_is_near_the_original_and_narrower_ones_are_farther(
     products = prepare(str(classifier), str(prepared), values={}, shapes={})
     random = np.random.default_rng(3)
     feeds = [
-        {"x": random.standard_normal((1, WIDTH), np.float32), "scale": np.array(2.0, np.float32)} for _ in range(16)
+        {"x": random.standard_normal((rows, WIDTH), np.float32), "scale": np.array(2.0, np.float32)}
+        for rows in (1, 2, 3, 1) * 4
     ]
     maker = Maker(str(prepared), feeds, tmp_path)
     assert maker.make({item.node: name for item in products}, str(out)) == out.stat().st_size
@@ -94,6 +95,59 @@ def test_every_format_is_near_the_original_and_narrower_ones_are_farther(
     x = random.standard_normal((1, WIDTH), np.float32)
     exact, found = answer(classifier, x), answer(out, x)
     assert 0 < np.linalg.norm(found - exact) / np.linalg.norm(exact) < most
+
+
+@pytest.fixture
+def tied(tmp_path: Path) -> tuple[Path, np.ndarray]:
+    """A file that takes rows of a table and multiplies by the table again, with the table."""
+    table = np.random.default_rng(4).normal(0, 0.2, (2048, WIDTH)).astype(np.float32)
+    stored = {"table": table, "head": np.ascontiguousarray(table.T)}
+    nodes = [helper.make_node("Gather", ["table", "ids"], ["x"]), helper.make_node("MatMul", ["x", "head"], ["y"])]
+    inputs = [helper.make_tensor_value_info("ids", TensorProto.INT64, [1, "tokens"])]
+    outputs = [helper.make_tensor_value_info("y", TensorProto.FLOAT, [1, "tokens", 2048])]
+    graph = helper.make_graph(nodes, "g", inputs, outputs, [numpy_helper.from_array(v, k) for k, v in stored.items()])
+    path = tmp_path / "tied.onnx"
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), str(path))
+    return path, table
+
+
+def test_a_table_in_blocks_shares_the_numbers_of_the_product_with_the_same_weights(
+    tied: tuple[Path, np.ndarray], tmp_path: Path
+) -> None:
+    prepared, out = str(tmp_path / "prepared.onnx"), str(tmp_path / "out.onnx")
+    products = prepare(str(tied[0]), prepared, values={}, shapes={})
+    assert [(item.operator, item.weights) for item in products] == [("Gather", 2048 * WIDTH), ("MatMul", 2048 * WIDTH)]
+    assert not any("Gather" in name for name in uniform(products))  # a table saves no time
+    size = Maker(prepared, [], tmp_path).make({item.node: "int8-blocks" for item in products}, out)
+    assert size == pytest.approx(2048 * WIDTH * (1 + 4 / 32), rel=0.02)  # once, with a scale for each block of 32
+    ids = np.array([[0, 7, 2047, 7]])
+    given = ort.InferenceSession(out, providers=["CPUExecutionProvider"]).run(None, {"ids": ids})[0]
+    exact = tied[1][ids] @ tied[1].T
+    assert 0 < np.linalg.norm(given - exact) / np.linalg.norm(exact) < 0.02
+
+
+@pytest.mark.parametrize(("ratio", "said"), [(0.5, "1 Gather int8-blocks"), (0.6, "1 Gather fp32")])
+def test_tables_are_made_smaller_at_the_end_unless_that_costs_time(
+    tied: tuple[Path, np.ndarray], tmp_path: Path, monkeypatch, ratio: float, said: str
+) -> None:
+    def timed(_bench: object, first: str, second: str, *_rest: object) -> dict[str, float]:
+        share = Path(second).stat().st_size / Path(first).stat().st_size
+        return {
+            "first_s": 1.0,
+            "ratio": ratio if share < 0.2 else 0.5 if share < 0.9 else 1.0,
+            "wins": 0.5,
+            "seconds": 0.0,
+        }
+
+    def head(products: list[Product]) -> dict[str, dict[str, str]]:
+        return {"int8-blocks, MatMul": {item.node: "int8-blocks" for item in products if item.operator == "MatMul"}}
+
+    monkeypatch.setattr(onnx_file.Bench, "timed", timed)
+    monkeypatch.setattr(onnx_file, "uniform", head)
+    data = {"ids": np.random.default_rng(5).integers(2048, size=(16, 1, 4))}
+    found = onnx_file.quantize(tied[0], data=data, loss="<= 5 %", out=tmp_path / "out.onnx", minutes=0)
+    assert found.file is not None
+    assert said in found.formats
 
 
 def judge(*original: list[float], metric=None) -> Judge:
