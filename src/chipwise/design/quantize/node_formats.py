@@ -216,7 +216,8 @@ class Maker:
                 nodes,
                 [],
                 sorted(kinds),
-                {"MatMulConstBOnly": True},
+                # nothing infers types beyond operators of the runtime's own, such as MatMulNBits
+                {"MatMulConstBOnly": True, "DefaultTensorType": onnx.TensorProto.FLOAT},
             )
             quantiser.quantize_model()
             return quantiser.model.model

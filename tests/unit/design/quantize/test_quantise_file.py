@@ -97,6 +97,16 @@ def test_every_format_is_near_the_original_and_narrower_ones_are_farther(
     assert 0 < np.linalg.norm(found - exact) / np.linalg.norm(exact) < most
 
 
+def test_a_file_may_mix_blocks_with_ranges_that_are_found_as_it_runs(classifier: Path, tmp_path: Path) -> None:
+    prepared, out = tmp_path / "prepared.onnx", tmp_path / "out.onnx"
+    first, second = (item.node for item in prepare(str(classifier), str(prepared), values={}, shapes={}))
+    Maker(str(prepared), [], tmp_path).make({first: "int8-blocks", second: "dynamic-channel"}, str(out))
+    kinds = {node.op_type for node in onnx.load(str(out)).graph.node}
+    assert {"MatMulNBits", "MatMulInteger"} <= kinds
+    x = np.random.default_rng(6).standard_normal((3, WIDTH), np.float32)
+    np.testing.assert_allclose(answer(out, x), answer(classifier, x), atol=0.02)
+
+
 @pytest.fixture
 def tied(tmp_path: Path) -> tuple[Path, np.ndarray]:
     """A file that takes rows of a table and multiplies by the table again, with the table."""
