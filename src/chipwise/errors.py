@@ -175,7 +175,7 @@ class DiskFull(StorageError):
 
     def __init__(self, path: object, *, resumable: bool = False) -> None:
         self.path = path
-        remedy = "go on with --resume (finished trials are kept)" if resumable else "try again"
+        remedy = "go on with --resume (what is finished is kept)" if resumable else "try again"
         super().__init__(f"{path}: the disk is full; free some space and {remedy}")
 
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from chipwise.core.arguments import public
 from chipwise.core.arrays import AnyArray
 from chipwise.core.extras import require
+from chipwise.core.files import resumable
 from chipwise.deploy.graphs.modules import Inputs, Module, is_module
 from chipwise.deploy.runtimes.ggml import TYPES
 from chipwise.deploy.teach import machine
@@ -31,6 +32,7 @@ measure_phone = public(phones.measure_phone)
 teach = public(machine.teach)
 
 
+@resumable()
 @public
 def quantize(
     model: str | Path | Module,

@@ -195,6 +195,8 @@ def _print_gguf(found: answers.QuantisedGguf) -> None:
     measured = [item for item in (found.chosen, *found.stock) if item.loss is not None]
     for item in measured if len(found.chosen.domains) > 1 else ():
         say(f"{item.name}: " + ", ".join(f"{name} {loss:.4f}" for name, loss in item.domains.items()))
+    for note in found.notes:
+        say(f"note: {note}")
     if found.repeatability is not None:
         say(f"one file against itself: {units.show(found.repeatability, 'share', digits=2)} of the measured time")
     if found.original_loss is not None:

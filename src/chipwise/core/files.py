@@ -13,6 +13,7 @@ import io
 import json
 import os
 import re
+import shutil
 import stat
 import typing
 import zlib
@@ -234,6 +235,23 @@ def write_output(path: str | Path, content: str | bytes) -> None:
     write_atomic(path, content)
 
 
+def publish(made: Path, path: str | Path) -> None:
+    """Moves a finished file to ``path``, where readers see the old or the new file, never a part.
+
+    Raises:
+        DiskFull: No space is left, where the two are on different disks.
+        OutputError: The system refuses.
+    """
+    with storage(path):
+        target = Path(os.path.realpath(path))
+        beside = target.with_name(f".{target.name}.{os.getpid()}.tmp")
+        try:
+            shutil.move(made, beside)
+            beside.replace(target)
+        finally:
+            beside.unlink(missing_ok=True)
+
+
 def check_output(path: str | Path, *, source: str | Path | None = None) -> None:
     """Checks that an output file can be written, before its contents are computed.
 
@@ -267,6 +285,12 @@ _REFUSED = (
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
+def _is_full(error: OSError) -> bool:
+    """Whether no space is left; NumPy states how much it could write, and no error number."""
+    short = error.errno is None and re.search(r"\d+ requested and \d+ written", str(error))
+    return error.errno in _FULL or bool(short)
+
+
 class storage:  # noqa: N801  (reads as a sentence: with storage(path): …)
     """Context manager that turns disk errors into OutputError or DiskFull, which name ``path`` and what to do."""
 
@@ -279,7 +303,7 @@ class storage:  # noqa: N801  (reads as a sentence: with storage(path): …)
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         if not isinstance(error, OSError):
             return
-        if error.errno in _FULL:
+        if _is_full(error):
             raise DiskFull(self.path) from None
         if error.errno in _REFUSED:
             raise OutputError(f"{self.path}: cannot be written ({error.strerror}); choose another place") from None
@@ -305,7 +329,7 @@ def refused_files() -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        if error.errno in _FULL:
+        if _is_full(error):
             raise DiskFull(error.filename or "output") from None
         if error.filename is None or error.errno not in _REFUSED:
             raise

@@ -224,7 +224,7 @@ def test_a_full_disk_leaves_nothing(model, tmp_path, monkeypatch) -> None:
     def full(*_: object, **__: object) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr("gguf.GGUFWriter.write_tensor_data", full)
+    monkeypatch.setattr("chipwise.deploy.export.gguf._stored", full)
     with pytest.raises(ChipwiseError, match="space"):
         chipwise.export(model, to="gguf", out=tmp_path / "out")
     assert files(tmp_path) == set()

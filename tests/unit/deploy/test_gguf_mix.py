@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from chipwise.deploy.runtimes.ggml import TYPES, ggml, library_path
+from chipwise.deploy.runtimes.ggml import TYPES, Bytes, ggml, library_path
 from chipwise.model.arch.arch import ArchSpec
 from chipwise.model.arch.design import Design
 from chipwise.model.arch.ends import LmHead, Tokens
@@ -66,3 +68,39 @@ def test_a_written_mix_reads_back_as_packed(file: GgufFile, tmp_path: Path) -> N
         np.testing.assert_array_equal(made.values(name), own)
     np.testing.assert_array_equal(made.values("output_norm.weight"), file.values("output_norm.weight"))
     assert 0 < made.path.stat().st_size - mix_bytes(file, mix) < 32_000  # the header
+
+
+def packer(file: GgufFile, made: list[str], most: int = 1000) -> Callable[[str, str], Bytes]:
+    """Notes which matrices it packs, and is stopped after ``most``."""
+
+    def pack(name: str, kind: str) -> Bytes:
+        if len(made) == most:
+            raise KeyboardInterrupt
+        made.append(name)
+        return ggml().pack(file.values(name), TYPES[kind])
+
+    return pack
+
+
+@pytest.mark.parametrize("torn", [0, 1, 31, 10_000])
+def test_a_stopped_mix_goes_on_after_its_last_whole_tensor(file: GgufFile, tmp_path: Path, torn: int) -> None:
+    """The bytes are those of a mix that was written at once, also where a kill tore a tensor."""
+    mix, first, second = stock_mix("Q4_K_M", file), list[str](), list[str]()
+    with pytest.raises(KeyboardInterrupt):
+        write_mix(file, mix, tmp_path / "a.gguf", packer(file, first, most=20), name="mix")
+    part = tmp_path / ".a.gguf.part"
+    assert {path.name for path in tmp_path.iterdir()} == {"tiny.gguf", part.name}
+    os.truncate(part, part.stat().st_size - torn)
+    write_mix(file, mix, tmp_path / "a.gguf", packer(file, second), name="mix")
+    assert set(first + second) == set(mix)
+    assert len(first + second) - len(mix) <= (1 if torn else 0)
+    write_mix(file, mix, tmp_path / "b.gguf", packer(file, []), name="mix")
+    assert (tmp_path / "a.gguf").read_bytes() == (tmp_path / "b.gguf").read_bytes()
+    assert not part.exists()
+
+
+def test_a_part_of_another_mix_is_not_used(file: GgufFile, tmp_path: Path) -> None:
+    mix = stock_mix("Q4_K_M", file)
+    write_mix(file, stock_mix("Q6_K", file), tmp_path / ".a.gguf.part", packer(file, []), name="another")
+    made = GgufFile.open(write_mix(file, mix, tmp_path / "a.gguf", packer(file, []), name="mix"))
+    assert {name: made.tensors[name].tensor_type.name for name in mix} == mix

@@ -14,7 +14,8 @@ from __future__ import annotations
 import json
 import math
 import os
-from collections.abc import Callable, Iterator, Mapping
+from bisect import bisect_right
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -160,6 +161,7 @@ def export(
     *,
     tokenizer: Path | GgufTokenizer | None = None,
     packing: Packing = NEAREST,
+    resumable: bool = False,
     on_tensor: Callable[[int, int], None] = lambda done, total: None,
 ) -> Path:
     """Writes ``design`` with ``weights`` (named as the torch module's state dict) to ``path``, atomically.
@@ -167,7 +169,8 @@ def export(
     Projections and the head are stored in the design's formats (int8 as Q8_0, int4 as Q4_0), the token table in that of
     the head, norms and biases in FP32. A tied head has no tensor of its own. Without a ``tokenizer`` (a
     ``tokenizer.json``, or one read from another file) the file accepts token ids only. Each weight is
-    asked for when it is written; ``on_tensor`` is told how many of how many are.
+    asked for when it is written; ``on_tensor`` is told how many of how many are. See :func:`write_file` for
+    ``resumable``.
 
     Raises:
         MissingExtra: The ``gguf`` package is not installed.
@@ -182,31 +185,75 @@ def export(
     blocks = layout(design.arch)
     if isinstance(tokenizer, Path):
         tokenizer = gguf_tokenizer(tokenizer, vocab_size=design.arch.vocab_size, max_tokens=design.arch.max_tokens)
-    target = Path(path)
-    writing = target.with_name(f".{target.name}.{os.getpid()}")
-    with storage(target):
-        target.parent.mkdir(parents=True, exist_ok=True)
+    writer = GGUFWriter(None, family(blocks))
+    _add_facts(writer, design, blocks)
+    if tokenizer is None:
+        writer.add_tokenizer_model("none")
+    else:
+        tokenizer.write(writer)
+    held = list(tensors(design, weights, blocks))
+    for tensor in held:
+        _announce(writer, tensor)
+    stored = [partial(_stored, tensor, packing) for tensor in held]
+    return write_file(writer, stored, Path(path), resumable=resumable, on_tensor=on_tensor)
+
+
+def write_file(
+    writer: GGUFWriter,
+    stored: Sequence[Callable[[], AnyArray]],
+    path: Path,
+    *,
+    resumable: bool,
+    on_tensor: Callable[[int, int], None] = lambda done, total: None,
+) -> Path:
+    """Writes the metadata of ``writer`` and the tensors that it lists, each made when it is written, atomically.
+
+    Args:
+        writer: Without a file of its own.
+        stored: Makes the bytes of each tensor, in the writer's order; the same bytes in every call.
+        path: The file to write.
+        resumable: Whether a stopped call leaves what it wrote (``.NAME.part``), so that the next one goes on after the
+            last whole tensor. Its length tells which that is, because bytes are only appended.
+        on_tensor: Told how many tensors of how many are written.
+
+    Raises:
+        StorageError: The disk refused.
+    """
+    sizes = [each.nbytes for each in writer.tensors[0].values()]
+    head = path.with_name(f".{path.name}.{os.getpid()}")
+    part = path.with_name(f".{path.name}.part") if resumable else head.with_name(f"{head.name}.part")
+    with storage(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
         try:
-            writer = GGUFWriter(writing, family(blocks))
-            _add_facts(writer, design, blocks)
-            if tokenizer is None:
-                writer.add_tokenizer_model("none")
-            else:
-                tokenizer.write(writer)
-            held = list(tensors(design, weights, blocks))
-            for tensor in held:
-                _announce(writer, tensor)
-            writer.write_header_to_file()
+            writer.write_header_to_file(head)
             writer.write_kv_data_to_file()
             writer.write_ti_data_to_file()
-            for number, tensor in enumerate(held, start=1):
-                writer.write_tensor_data(_stored(tensor, packing))
-                on_tensor(number, len(held))
             writer.close()
-            writing.replace(target)
+            begin = head.read_bytes()
+            begin += bytes(-len(begin) % writer.data_alignment)
+            part.touch()
+            with part.open("r+b") as stream:
+                whole = stream.read(len(begin)) == begin
+                ends = [len(begin)]
+                for size in sizes:
+                    ends.append(ends[-1] + size + -size % writer.data_alignment)
+                done = bisect_right(ends, part.stat().st_size) - 1 if whole else 0
+                stream.seek(ends[done] if whole else 0)
+                stream.truncate()
+                stream.write(b"" if whole else begin)
+                for number in range(done, len(sizes)):
+                    stream.write(np.ascontiguousarray(stored[number]()).data)
+                    stream.write(bytes(-stream.tell() % writer.data_alignment))
+                    stream.flush()
+                    if stream.tell() != ends[number + 1]:
+                        raise ValueError(f"{path}: tensor {number} has not the bytes that were announced")
+                    on_tensor(number + 1, len(sizes))
+            part.replace(path)
         finally:
-            writing.unlink(missing_ok=True)
-    return target
+            head.unlink(missing_ok=True)
+            if not resumable:
+                part.unlink(missing_ok=True)
+    return path
 
 
 def export_if_possible(

@@ -10,14 +10,15 @@ References:
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 
-from chipwise.core.files import storage
+from chipwise.core.arrays import AnyArray
+from chipwise.deploy.export.gguf import write_file
 from chipwise.deploy.export.gguf_read import GgufFile
 from chipwise.deploy.runtimes.ggml import TYPES, Bytes
 from chipwise.errors import UnknownName, Unsupported
@@ -142,8 +143,16 @@ def mix_bytes(file: GgufFile, mix: Mix) -> int:
     return rest + sum(TYPES[kind].matrix_bytes(*held[name]) for name, kind in mix.items())
 
 
-def write_mix(file: GgufFile, mix: Mix, path: Path, pack: Callable[[str, str], Bytes], *, name: str) -> Path:
-    """Writes ``file`` to ``path`` with each matrix in the format of ``mix``, atomically.
+def write_mix(
+    file: GgufFile,
+    mix: Mix,
+    path: Path,
+    pack: Callable[[str, str], Bytes],
+    *,
+    name: str,
+    on_tensor: Callable[[int, int], None] = lambda done, total: None,
+) -> Path:
+    """Writes ``file`` to ``path`` with each matrix in the format of ``mix``, atomically; a stopped call is resumed.
 
     Args:
         file: The source; its other tensors and its metadata are copied.
@@ -151,6 +160,7 @@ def write_mix(file: GgufFile, mix: Mix, path: Path, pack: Callable[[str, str], B
         path: The file to write.
         pack: Returns a matrix in a format, as bytes (rows, row bytes).
         name: Name of the mix, stored in the metadata.
+        on_tensor: Told how many tensors of how many are written.
 
     Raises:
         Unsupported: A format cannot store a matrix's width.
@@ -162,37 +172,30 @@ def write_mix(file: GgufFile, mix: Mix, path: Path, pack: Callable[[str, str], B
     for each, kind in mix.items():
         if not TYPES[kind].fits(held[each][1]):
             raise Unsupported(f"{each} has rows of {held[each][1]} values; {kind} stores blocks of {TYPES[kind].block}")
-    writing = path.with_name(f".{path.name}.{os.getpid()}")
-    with storage(path):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        try:
-            writer = GGUFWriter(writing, str(file.fields["general.architecture"]))
-            for key, value in file.fields.items():
-                if key.startswith("GGUF.") or key in ("general.architecture", "general.file_type"):
-                    continue
-                kinds = file.kinds[key]
-                inner = kinds[-1] if kinds[0] == GGUFValueType.ARRAY else None
-                writer.add_key_value(key, value, kinds[0], inner)
-            writer.add_string("general.quantized_by", f"chipwise: {name}")
-            for each, tensor in file.tensors.items():
-                if each in mix:
-                    stored_type = TYPES[mix[each]]
-                    shape, size = (
-                        (held[each][0], stored_type.matrix_bytes(1, held[each][1])),
-                        stored_type.matrix_bytes(*held[each]),
-                    )
-                    stored = GGMLQuantizationType(stored_type.code)
-                    writer.add_tensor_info(each, shape, np.dtype(np.uint8), size, raw_dtype=stored)
-                else:
-                    kept = tuple(tensor.data.shape)
-                    writer.add_tensor_info(each, kept, tensor.data.dtype, int(tensor.n_bytes), tensor.tensor_type)
-            writer.write_header_to_file()
-            writer.write_kv_data_to_file()
-            writer.write_ti_data_to_file()
-            for each, tensor in file.tensors.items():
-                writer.write_tensor_data(pack(each, mix[each]) if each in mix else tensor.data)
-            writer.close()
-            writing.replace(path)
-        finally:
-            writing.unlink(missing_ok=True)
-    return path
+    writer = GGUFWriter(None, str(file.fields["general.architecture"]))
+    for key, value in file.fields.items():
+        if key.startswith("GGUF.") or key in ("general.architecture", "general.file_type"):
+            continue
+        kinds = file.kinds[key]
+        inner = kinds[-1] if kinds[0] == GGUFValueType.ARRAY else None
+        writer.add_key_value(key, value, kinds[0], inner)
+    writer.data_alignment = int(file.fields.get("general.alignment", writer.data_alignment))
+    writer.add_string("general.quantized_by", f"chipwise: {name}")
+    for each, tensor in file.tensors.items():
+        if each in mix:
+            stored_type = TYPES[mix[each]]
+            shape, size = (
+                (held[each][0], stored_type.matrix_bytes(1, held[each][1])),
+                stored_type.matrix_bytes(*held[each]),
+            )
+            stored = GGMLQuantizationType(stored_type.code)
+            writer.add_tensor_info(each, shape, np.dtype(np.uint8), size, raw_dtype=stored)
+        else:
+            kept = tuple(tensor.data.shape)
+            writer.add_tensor_info(each, kept, tensor.data.dtype, int(tensor.n_bytes), tensor.tensor_type)
+
+    def made(each: str) -> AnyArray:
+        found: AnyArray = pack(each, mix[each]) if each in mix else file.tensors[each].data
+        return found
+
+    return write_file(writer, [partial(made, each) for each in file.tensors], path, resumable=True, on_tensor=on_tensor)

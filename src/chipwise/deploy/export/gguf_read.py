@@ -60,7 +60,7 @@ class GgufFile:
             reader = GGUFReader(path)
             fields = {name: field.contents() for name, field in reader.fields.items()}
         except (ValueError, IndexError, KeyError, OverflowError, OSError, UnicodeDecodeError) as error:
-            raise SpecError(f"not a GGUF file: {error}", file=str(path)) from None
+            raise SpecError(f"not a whole GGUF file; write or download it again ({error})", file=str(path)) from None
         kinds = {name: list(field.types) for name, field in reader.fields.items()}
         return cls(Path(path), fields, {tensor.name: tensor for tensor in reader.tensors}, kinds)
 
@@ -178,7 +178,10 @@ def _design(file: GgufFile) -> Design:
 def _check_family(file: GgufFile) -> None:
     kind = file.fields.get("general.architecture")
     if kind not in INTERLEAVED:
-        raise Unsupported(f"{file.path}: a GGUF file of architecture {kind}; those read are {', '.join(INTERLEAVED)}")
+        raise Unsupported(
+            f"{file.path}: a GGUF file of architecture {kind}; those read are {', '.join(INTERLEAVED)} (others: "
+            "llama.cpp's own tools)"
+        )
     if "rope_freqs.weight" in file.tensors or file.field("expert_count", 0):
         raise Unsupported(f"{file.path}: the costs of scaled rotary positions and experts are not known")
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import importlib.util
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from importlib import import_module
 from pathlib import Path
 from typing import NamedTuple, Protocol
@@ -17,9 +17,9 @@ from typing import NamedTuple, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from chipwise.core.workers import Message, answer_of, answer_once
+from chipwise.core.workers import Message, Report, WorkerPool, serve
 from chipwise.deploy.runtimes.llama_server import LlamaServer
-from chipwise.errors import MeasurementError
+from chipwise.errors import MeasurementError, WorkerError
 
 PROMPT, STEPS = 64, 32  # tokens before the first step that is timed, and steps of a round
 PREFILL = 256  # tokens of the prompt that is timed
@@ -35,25 +35,38 @@ class FileTimes(NamedTuple):
     prefill_s: float  # of PREFILL tokens
 
 
-def file_times(
-    files: Sequence[Path], *, caches: Sequence[str] | None = None, depth: int = PROMPT, rounds: int = ROUNDS
-) -> list[FileTimes]:
-    """The least seconds of a decode step and of a prompt of each file over all rounds, in which files take turns.
+def file_rounds(files: Sequence[Path], caches: Sequence[str], *, depth: int, rounds: range) -> Iterator[list[float]]:
+    """Of each round, seconds of a decode step of each file, in turns; in even rounds then those of a prompt of each.
 
     Args:
         files: GGUF files.
-        caches: Format of keys and values for each file; None: llama.cpp's default, ``f16``.
+        caches: Format of keys and values for each file, such as llama.cpp's default, ``f16``.
         depth: Tokens before the first step that is timed.
-        rounds: Rounds of steps; half as many of prompts.
+        rounds: Numbers of the rounds.
 
     Raises:
         WorkerError: llama.cpp ended the process.
         MeasurementError: llama.cpp cannot load a file.
     """
-    held = list(caches or ["f16"] * len(files))
-    request = {"files": [str(file) for file in files], "caches": held, "depth": depth, "rounds": rounds}
-    reply = answer_of(__name__, request, timeout_s=_TIMEOUT_S, name="llama.cpp")
-    return [FileTimes(*map(float, each)) for each in reply["seconds"]]
+    job = {"files": [str(file) for file in files], "caches": list(caches), "depth": depth}
+    with WorkerPool([sys.executable, "-m", __name__], 1, name="llama.cpp", silence_s=_TIMEOUT_S) as pool:
+        pool.submit({**job, "rounds": [rounds.start, rounds.stop]})
+        for event in pool.events():
+            if event.kind == "failed":
+                raise (WorkerError if event.died else MeasurementError)(str(event.data.get("message")))
+            if event.kind == "progress":
+                yield [float(each) for each in event.data["seconds"]]
+
+
+def least_times(rounds: Sequence[Sequence[float]]) -> list[FileTimes]:
+    """The least seconds of each file over even and odd rounds of :func:`file_rounds`."""
+    count = min(map(len, rounds))
+    prompts = [each[count:] for each in rounds if len(each) > count]
+    steps = [each[:count] for each in rounds]
+    return [
+        FileTimes(step_s=min(step), prefill_s=min(prompt))
+        for step, prompt in zip(zip(*steps, strict=True), zip(*prompts, strict=True), strict=True)
+    ]
 
 
 class Clock(Protocol):
@@ -108,25 +121,16 @@ class _SessionClock:
         return float(np.median([self._spent(self._session.decode, self._tokens[:, i : i + 1]) for i in range(STEPS)]))
 
 
-def answer(request: Mapping[str, object]) -> Message:
-    """Computes the reply to a request of :func:`file_times`."""
-    files, caches, depth, rounds = (request[name] for name in ("files", "caches", "depth", "rounds"))
-    if not (
-        isinstance(files, list) and isinstance(caches, list) and isinstance(depth, int) and isinstance(rounds, int)
-    ):
-        raise MeasurementError("the request must have files, a cache format for each, a depth and a number of rounds")
+def answer(job: Message, report: Report) -> None:
+    """Reports the rounds of a job of :func:`file_rounds`."""
+    files, caches, depth = job["files"], job["caches"], job["depth"]
     made = _ServerClock if importlib.util.find_spec("llama_cpp") is None else _SessionClock
     clocks: list[Clock] = [made(file, cache, depth) for file, cache in zip(files, caches, strict=True)]
-    prompts = [[clock.prefill_s(number) for clock in clocks] for number in range(max(1, rounds // 2))]
-    steps = [[clock.step_s() for clock in clocks] for _ in range(rounds)]
-    least = (map(min, zip(*times, strict=True)) for times in (steps, prompts))
-    return {"seconds": [list(pair) for pair in zip(*least, strict=True)]}
-
-
-def main() -> int:
-    """Reads a request from standard input and writes its reply."""
-    return answer_once(answer)
+    for number in range(*job["rounds"]):
+        steps = [clock.step_s() for clock in clocks]
+        prompts = [clock.prefill_s(number) for clock in clocks] if number % 2 == 0 else []
+        report(seconds=steps + prompts)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    serve(answer)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from chipwise.core.digest import plain
@@ -48,9 +48,21 @@ class Kept:
             write_json(self._path, self._held)
         return self._held[key]
 
+    def series(self, key: str, count: int, rest: Callable[[int], Iterator[list[float]]]) -> list[list[float]]:
+        """``count`` lists of numbers, each kept as soon as it is made; ``rest`` is told how many there are."""
+        held = self._held.get(key, [])
+        found = [self._numbers(key, each) for each in (held if isinstance(held, list) else [held])]
+        for each in rest(len(found)) if len(found) < count else ():
+            found.append(each)
+            self._held[key] = plain(found)
+            write_json(self._path, self._held)
+        return found
+
     def numbers(self, key: str, make: Callable[[], Sequence[float]]) -> list[float]:
         """The same for a list of numbers."""
-        found = self.once(key, make)
-        if not isinstance(found, list):
-            raise StudyError(f"{self._path}: {key!r} is no list; remove the folder")
+        return self._numbers(key, self.once(key, make))
+
+    def _numbers(self, key: str, found: object) -> list[float]:
+        if not isinstance(found, list) or not all(isinstance(each, int | float) for each in found):
+            raise StudyError(f"{self._path}: {key!r} is damaged; remove the folder {self.folder}")
         return [float(each) for each in found]

@@ -112,17 +112,22 @@ class StreamedDecoder:
         tokens_BT: Tensor,
         mix: Mapping[str, str] | None = None,
         cache: str = USUAL_CACHE,
-        on_layer: Callable[[int], None] = lambda n: None,
+        on_layer: Callable[[int, Tensor], None] = lambda n, x_BTD: None,
+        begin: tuple[int, Tensor] | None = None,
     ) -> Tensor:
-        """Inputs of the head (B, T, D); with a mix, inputs of its matrices are rounded as llama.cpp's kernels do."""
-        x_BTD = self.embedded(tokens_BT)
-        for number in range(len(self.blocks)):
+        """Inputs of the head (B, T, D); with a mix, inputs of its matrices are rounded as llama.cpp's kernels do.
+
+        After each layer ``on_layer`` gets the number of layers and the residual stream, with which a later call may
+        ``begin``.
+        """
+        done, x_BTD = begin or (0, self.embedded(tokens_BT))
+        for number in range(done, len(self.blocks)):
             layer = self.layer(number, cache)
             for place, name in self.matrix_places(number).items() if mix else ():
                 how = TYPES[mix[name]].activations if mix else "none"
                 layer.get_submodule(place).register_forward_pre_hook(partial(_rounded_input, how))
             x_BTD = self.run(layer, number, x_BTD)
-            on_layer(number + 1)
+            on_layer(number + 1, x_BTD)
         h_BTD = self.normed(x_BTD)
         return rounded(h_BTD, TYPES[mix[self.head_name]].activations) if mix else h_BTD
 

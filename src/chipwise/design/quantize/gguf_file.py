@@ -20,16 +20,19 @@ from pathlib import Path
 from chipwise.core.digest import digest
 from chipwise.core.files import check_output
 from chipwise.deploy.export import gguf
-from chipwise.deploy.export.gguf_read import GgufFile
+from chipwise.deploy.export.gguf_mix import fallback
+from chipwise.deploy.export.gguf_read import GgufFile, read_arch
 from chipwise.deploy.export.hf import require_folder, stream_pretrained
 from chipwise.deploy.kits.kits import sha256_of
-from chipwise.deploy.runtimes.ggml import ggml
+from chipwise.deploy.runtimes.ggml import TYPES, ggml
 from chipwise.design.limits import parse_constraints
 from chipwise.design.quantize.answers import Kept
 from chipwise.design.quantize.gguf_run import FORMATS, LOSSES, GgufRun, OnProgress, QuantisedGguf
 from chipwise.design.quantize.windows import text_files
-from chipwise.errors import ChipwiseError, SpecError, UnknownName
+from chipwise.errors import ChipwiseError, SpecError, StorageError, UnknownName, Unsupported
+from chipwise.model.arch.arch import ArchSpec
 from chipwise.model.arch.design import Design
+from chipwise.model.walk.weights import weight_shapes
 
 
 def quantize_gguf(
@@ -63,6 +66,11 @@ def quantize_gguf(
         require_folder(source)
     elif not source.is_file():
         raise SpecError("there is no such file or folder", file=str(source))
+    arch = stream_pretrained(source)[0] if source.is_dir() else read_arch(GgufFile.open(source))
+    if context is not None and context > arch.max_tokens:
+        raise SpecError(f"the model reads at most {arch.max_tokens:,} tokens", field="context")
+    if kind is not None:
+        _require_blocks(arch, kind)
     stored = sorted(source.glob("*.safetensors")) if source.is_dir() else [source]
     identity = digest([[sha256_of(file) for file in (*stored, *texts)], seed])
     kept = Kept(folder, identity, resume=resume)
@@ -70,8 +78,9 @@ def quantize_gguf(
         file = GgufFile.open(as_gguf(source, folder, on_progress) if source.is_dir() else source)
         run = GgufRun(file, texts, kept, device=device, context=context, seed=seed, on_progress=on_progress)
         found = run.answer(target, limits, kind, dry_run=dry_run)
-    except ChipwiseError:
-        if not (folder / LOSSES / "begin.json").exists():  # nothing is known yet that a later run could use
+    except ChipwiseError as error:
+        known = (folder / LOSSES / "begin.json").exists() or isinstance(error, StorageError)
+        if not known:  # nothing that a later run could use
             shutil.rmtree(folder, ignore_errors=True)
         raise
     if not dry_run:
@@ -104,11 +113,26 @@ def _format(name: str) -> str:
     return known[name.lower()]
 
 
+def _require_blocks(arch: ArchSpec, kind: str) -> None:
+    """Refuses a format that cannot store a matrix, before anything is computed.
+
+    Raises:
+        Unsupported: A width is no multiple of the format's blocks; the message names a format that can.
+    """
+    for name, shape in weight_shapes(arch).items():
+        if len(shape) == 2 and not TYPES[kind].fits(shape[1]):
+            raise Unsupported(
+                f"format: {kind.lower()} stores blocks of {TYPES[kind].block} values, and {name} has rows of "
+                f"{shape[1]}; use one of smaller blocks such as {fallback(kind, shape[1]).lower()}, or leave --format "
+                "out for a mix"
+            )
+
+
 def as_gguf(folder: Path, state: Path, on_progress: OnProgress = lambda stage, done, total: None) -> Path:
     """The model of a Hugging Face folder in FP16, written in the memory of its largest matrix."""
     made = state / "original.gguf"
     if not made.exists():
         arch, weights = stream_pretrained(folder)
         design, told = Design(arch=arch, weights="fp16"), partial(on_progress, "writing the original")
-        gguf.export(design, weights, made, tokenizer=folder / "tokenizer.json", on_tensor=told)
+        gguf.export(design, weights, made, tokenizer=folder / "tokenizer.json", resumable=True, on_tensor=told)
     return made

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import math
-import shutil
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from importlib import metadata
@@ -18,30 +17,33 @@ from torch import Tensor
 from chipwise.core import units
 from chipwise.core.arrays import Float64Array
 from chipwise.core.digest import digest, plain
-from chipwise.core.files import storage
+from chipwise.core.files import publish
 from chipwise.core.results import Result
-from chipwise.deploy.export.gguf_mix import STOCK, Mix, fallback, matrices, mix_bytes, stock_mix, write_mix
+from chipwise.deploy.export.gguf_mix import STOCK, Mix, matrices, mix_bytes, stock_mix, write_mix
 from chipwise.deploy.export.gguf_read import GgufFile
 from chipwise.deploy.runtimes.ggml import TYPES, Bytes, ggml
-from chipwise.deploy.runtimes.llama_timing import PREFILL, PROMPT, STEPS, FileTimes, file_times
+from chipwise.deploy.runtimes.llama_timing import PREFILL, PROMPT, ROUNDS, STEPS, FileTimes, file_rounds, least_times
 from chipwise.design.quantize.answers import Kept
 from chipwise.design.quantize.chip_prices import predict_prices
 from chipwise.design.quantize.decoder import StreamedDecoder, divergence
 from chipwise.design.quantize.kv_cache import USUAL_CACHE, CacheFormat, cache_bytes, offered_caches
 from chipwise.design.quantize.losses import Sensitivity, measure_losses
-from chipwise.design.quantize.mixes import Prices, choose_mix, measure_prices
-from chipwise.design.quantize.windows import Windows, windows_of
-from chipwise.errors import Infeasible, SpecError, Unsupported
+from chipwise.design.quantize.mixes import Prices, choose_mix, price_rounds
+from chipwise.design.quantize.windows import OTHER, Windows, windows_of
+from chipwise.errors import Infeasible, Unsupported
+from chipwise.training.loop.checkpoint import read_state, write_state
 
 OnProgress = Callable[[str, int, int], None]
 Held = tuple[Mix, str]  # a mix, and the format of its keys and values
 FORMATS = tuple(name for name in TYPES if name not in ("F32", "IQ2_S", "IQ3_XXS"))
 USUAL = "Q4_K_M"  # the stock mix whose size and time are the limits if none are given
-PRICE_ROUNDS, PROMPT_ROUNDS = 24, 5
+PRICE_ROUNDS, PROMPT_ROUNDS = 25, 6
 PREFILL_SLACK = 1.05  # of the stock mix's prefill: what the chosen mix may take
 TIME_ERROR = 0.11  # nine of ten predictions of a step's time are within it; benchmarks/gguf_mixes.py
 _ATTEMPTS = 3  # choices until the measured time keeps the limit
 _UNTIMED = "token_embd.weight"
+_STREAM = "chipwise.stream/1"
+FAR = 2.0  # ratio of the divergences of two texts from which a note tells
 LOSSES = "losses"  # folder of the losses by layer, in that of the run
 
 
@@ -81,6 +83,7 @@ class QuantisedGguf(Result):
     calibration_tokens: int
     held_tokens: int
     prices: str  # where prices are from
+    notes: tuple[str, ...] = ()
 
     def headline(self) -> str:
         """The verdict in one line."""
@@ -113,13 +116,10 @@ class GgufRun:
             self.decoder, self.text.calibration, FORMATS, kept.folder / LOSSES, seed=seed, on_progress=on_progress
         )
         self.losses = self.found.losses
-        if context is not None and context > self.decoder.arch.max_tokens:
-            raise SpecError(f"the model reads at most {self.decoder.arch.max_tokens:,} tokens", field="context")
         shapes, self.spread = sorted(set(self.shapes.values())), (1 - TIME_ERROR, 1 + TIME_ERROR)
         self.rest_s = self.prompt_rest_s = 0.0
         self.prompt_prices: Prices = {}  # none on a chip that is not here
         if device is None:
-            on_progress("timing formats", 0, 1)
             inner = sorted({shape for name, shape in self.shapes.items() if name.startswith("blk.")})
             self.prices: Prices = self._timed("prices", shapes, rounds=PRICE_ROUNDS)
             self.prompt_prices = self._timed("prompt prices", inner, rounds=PROMPT_ROUNDS, tokens=PREFILL)
@@ -146,16 +146,16 @@ class GgufRun:
 
     def _cache_formats(self, extra_s: Mapping[str, float]) -> tuple[CacheFormat, ...]:
         """The cache formats of this context, with the divergence that each adds on the calibration text."""
-        tokens, inputs = torch.from_numpy(self.text.calibration), list[Tensor]()
+        tokens = torch.from_numpy(self.text.calibration)
         names = [name for name in offered_caches(self.decoder.arch) if name in extra_s]
 
         def scored() -> list[float]:
-            inputs.append(self.decoder.head_inputs(tokens))
+            stage = "scoring cache formats: {}"
+            whole = self._inputs(self.decoder, tokens, stage.format(USUAL_CACHE))
             head, made = self.decoder.head(), [0.0]
-            for number, name in enumerate(names[1:], start=1):
-                self.progress("scoring cache formats", number, len(names))
-                other = self.decoder.head_inputs(tokens, cache=name)
-                made.append(float(divergence((inputs[0], head), (other, head), tokens)[0].mean()))
+            for name in names[1:]:
+                other = self._inputs(self.decoder, tokens, stage.format(name), cache=name)
+                made.append(float(divergence((whole, head), (other, head), tokens)[0].mean()))
             return made
 
         losses = self.kept.numbers("cache losses", scored)
@@ -170,13 +170,16 @@ class GgufRun:
         )
 
     def _timed(self, key: str, shapes: Sequence[tuple[int, int]], *, rounds: int, tokens: int = 1) -> Prices:
-        keys = [(kind, shape) for kind in FORMATS for shape in shapes if TYPES[kind].fits(shape[1])]
+        """The least seconds of each format and shape over all rounds."""
+        keys = [(kind, shape) for shape in shapes for kind in FORMATS if TYPES[kind].fits(shape[1])]
+        stage = "timing formats" if tokens == 1 else "timing formats of prompts"
 
-        def timed() -> list[float]:
-            priced = measure_prices(shapes, FORMATS, rounds=rounds, tokens=tokens)
-            return [priced[key] for key in keys]
+        def rest(begun: int) -> Iterator[list[float]]:
+            for number, each in enumerate(price_rounds(keys, rounds=rounds - begun, tokens=tokens), start=begun + 1):
+                self.progress(stage, number, rounds)
+                yield each
 
-        return dict(zip(keys, self.kept.numbers(key, timed), strict=True))
+        return dict(zip(keys, map(min, *self.kept.series(key, rounds, rest)), strict=True))
 
     def answer(self, target: Path, limits: Mapping[str, float], kind: str | None, *, dry_run: bool) -> QuantisedGguf:
         """Chooses, measures against the best stock mix, and writes the winner to ``target``.
@@ -237,8 +240,8 @@ class GgufRun:
         verdict, stock_wins = _verdict(promise, kl, rival, others, asked=kind is not None)
         if stock_wins and rival is not None:
             chosen = mixes[rival.name]
-        with storage(target):
-            shutil.copyfile(self._made(chosen), target)
+        own = np.array(self.text.domains) != OTHER
+        publish(self._made(chosen), target)
         return replace(
             found,
             file=str(target),
@@ -248,8 +251,9 @@ class GgufRun:
             stock=tuple(rival if rival is not None and each.name == rival.name else each for each in found.stock),
             formats=chosen,
             repeatability=repeatability,
-            original_loss=float(np.mean(self.kept.numbers("original loss", list))),
-            held_tokens=self.text.held.size,
+            original_loss=float(np.mean(np.array(self.kept.numbers("original loss", list))[own])),
+            held_tokens=self.text.held[own].size,
+            notes=_far(promise.domains),
         )
 
     def _kept_time(
@@ -285,13 +289,6 @@ class GgufRun:
         )
 
     def _uniform(self, kind: str) -> dict[str, str]:
-        for name, (_, width) in self.shapes.items():
-            if not TYPES[kind].fits(width):
-                instead = fallback(kind, width).lower()
-                raise Unsupported(
-                    f"{kind.lower()} stores blocks of {TYPES[kind].block} values, and {name} has rows of {width}; "
-                    f"use a format of smaller blocks such as {instead}, or leave --format out for a mix"
-                )
         made = dict.fromkeys(self.shapes, kind)
         if not self._known(made):
             raise Unsupported(f"{kind.lower()} has no price on {self.device}")
@@ -380,11 +377,10 @@ class GgufRun:
         label = " ".join(["divergence", self._label(mix), *([] if promise.cache == USUAL_CACHE else [promise.cache])])
         kl = np.array(self.kept.numbers(label, partial(self._divergence, mix, promise.cache)))
         of = np.array(self.text.domains)
+        domains = {name: float(kl[of == name].mean()) for name in dict.fromkeys(self.text.domains)}
+        kl = kl[of != OTHER]
         return replace(
-            promise,
-            loss=float(kl.mean()),
-            loss_error=float(kl.std(ddof=1) / len(kl) ** 0.5),
-            domains={name: float(kl[of == name].mean()) for name in dict.fromkeys(self.text.domains)},
+            promise, loss=float(kl.mean()), loss_error=float(kl.std(ddof=1) / len(kl) ** 0.5), domains=domains
         ), kl
 
     def _label(self, mix: Mix) -> str:
@@ -393,16 +389,17 @@ class GgufRun:
     def race(self, mixes: Sequence[Held]) -> tuple[list[FileTimes], float]:
         """Least seconds of each mix and cache, in turns, and the repeatability: a step of the last against itself."""
         raced = [*mixes, mixes[-1]]
-
-        def timed() -> list[float]:
-            files = [self._made(mix) for mix, _ in raced]
-            self.progress("timing files", 0, 1)
-            found = file_times(files, caches=[cache for _, cache in raced], depth=self.depth)
-            return [value for each in found for value in each]
-
         labels = [f"{self._label(mix)} {cache}" for mix, cache in mixes]
-        values = self.kept.numbers(" ".join([f"times at {self.depth}", *labels]), timed)
-        *found, again = map(FileTimes, values[::2], values[1::2])
+
+        def rest(begun: int) -> Iterator[list[float]]:
+            files = [self._made(mix) for mix, _ in raced]
+            made = file_rounds(files, [cache for _, cache in raced], depth=self.depth, rounds=range(begun, ROUNDS))
+            for number, each in enumerate(made, start=begun + 1):
+                self.progress(f"timing {' and '.join(labels)}", number, ROUNDS)
+                yield each
+
+        rounds = self.kept.series(" ".join([f"times at {self.depth}", *labels]), ROUNDS, rest)
+        *found, again = least_times(rounds)
         return found, abs(again.step_s / found[-1].step_s - 1)
 
     def forget(self, mix: Mix) -> None:
@@ -410,32 +407,43 @@ class GgufRun:
         (self.kept.folder / f"{self._label(mix)}.gguf").unlink(missing_ok=True)
 
     def _divergence(self, mix: Mix, cache: str) -> list[float]:
-        layers, held = len(self.decoder.blocks), torch.from_numpy(self.text.held)
+        held = torch.from_numpy(self.text.held)
         if self._original is None:
-            stage = "original on held-out text"
-            self._original = self.decoder.head_inputs(held, on_layer=lambda n: self.progress(stage, n, layers))
+            self._original = self._inputs(self.decoder, held, "original on held-out text")
         file = self._made(mix)
-        made, stage = StreamedDecoder(GgufFile.open(file)), f"{file.stem} on held-out text"
-        inputs = made.head_inputs(held, mix, cache, on_layer=lambda n: self.progress(stage, n, layers))
+        made = StreamedDecoder(GgufFile.open(file))
+        inputs = self._inputs(made, held, f"{file.stem} on held-out text", mix, cache)
         kl, loss = divergence((self._original, self.decoder.head()), (inputs, made.head()), held)
         self.kept.numbers("original loss", loss.tolist)
         return [float(each) for each in kl]
 
+    def _inputs(
+        self, decoder: StreamedDecoder, tokens: Tensor, stage: str, mix: Mix | None = None, cache: str = USUAL_CACHE
+    ) -> Tensor:
+        """Inputs of the head; the stream is kept after each layer, with which a stopped run goes on."""
+        key = digest([stage, cache])
+        path = self.kept.folder / f"stream-{key}.safetensors"
+
+        def keep(done: int, x_BTD: Tensor) -> None:
+            write_state(path, _STREAM, key, {"x": x_BTD}, {"layers": done})
+            self.progress(stage, done, len(decoder.blocks))
+
+        held = read_state(path, _STREAM, key)
+        begin = None if held is None else (held[1].get("layers", int), held[0]["x"])
+        return decoder.head_inputs(tokens, mix, cache, keep, begin)
+
     def _made(self, mix: Mix) -> Path:
         """The file of a mix."""
-        label, done = self._label(mix), 0
+        label = self._label(mix)
         path = self.kept.folder / f"{label}.gguf"
         if path.exists():
             return path
 
         def pack(name: str, kind: str) -> Bytes:
-            nonlocal done
-            done += 1
-            self.progress(f"writing {label}", done, len(mix))
             weight = self.found.importance.get(name, np.ones(self.shapes[name][1], np.float32))
             return ggml().pack(self.decoder.matrix(name), TYPES[kind], weight)
 
-        return write_mix(self.file, mix, path, pack, name=label)
+        return write_mix(self.file, mix, path, pack, name=label, on_tensor=partial(self.progress, f"writing {label}"))
 
     def _source(self) -> str:
         if self.device is not None:
@@ -466,6 +474,17 @@ class GgufRun:
             f"{promise.cache}, {units.show(kv_bytes, 'bytes')} a token{run} · {cost} a token, predicted; "
             f"prices {self._source()}"
         )
+
+
+def _far(domains: Mapping[str, float]) -> tuple[str, ...]:
+    """A note where one domain's divergence is much more than another's."""
+    best, worst = (pick(domains, key=lambda name: domains[name]) for pick in (min, max))
+    if domains[worst] <= FAR * domains[best]:
+        return ()
+    return (
+        f"{domains[worst] / domains[best]:.1f} times as much divergence on {worst} as on {best}; if the model will "
+        "read such text, add some to --data",
+    )
 
 
 def _verdict(

@@ -33,7 +33,7 @@ from chipwise.core.files import storage, write_json
 from chipwise.core.record import Record
 from chipwise.deploy.runtimes.ggml import TYPES, Rounding, ggml
 from chipwise.design.quantize.decoder import StreamedDecoder, rounded
-from chipwise.errors import MeasurementError
+from chipwise.errors import MeasurementError, StudyError
 
 OnProgress = Callable[[str, int, int], None]
 Losses = dict[str, dict[str, float]]  # nats per token by matrix and format
@@ -123,17 +123,26 @@ class _Passes:
         return self.state / f"{place}.npy"
 
     def _keep(self, place: str, array: Tensor) -> None:
-        with storage(self._array(place)):
-            np.save(self._array(place), array.numpy())
+        path, part = self._array(place), self.state / f"{place}.part"
+        with storage(path):
+            with part.open("wb") as stream:
+                np.save(stream, array.numpy())
+            part.replace(path)
 
     def _load(self, place: str) -> Tensor:
-        return torch.from_numpy(np.load(self._array(place)))
+        path = self._array(place)
+        try:
+            return torch.from_numpy(np.load(path))
+        except (OSError, ValueError, EOFError):
+            raise StudyError(f"{path}: missing or damaged; remove the folder {self.state.parent}") from None
 
     def _forward(self) -> None:
         """Stores every layer's input, and the head's losses with the gradient of the last layer's output."""
-        x_BTD = self.decoder.embedded(self.tokens)
-        for number in range(self.layers):
-            self._keep(f"input-{number}", x_BTD)
+        kept = [number for number in range(self.layers) if self._array(f"input-{number}").exists()]
+        x_BTD = self._load(f"input-{kept[-1]}") if kept else self.decoder.embedded(self.tokens)
+        for number in range(kept[-1] if kept else 0, self.layers):
+            if number not in kept:
+                self._keep(f"input-{number}", x_BTD)
             x_BTD = self.decoder.run(self.decoder.layer(number), number, x_BTD)
             self.on_progress("reading text", number + 1, self.layers)
         write_json(self._path("begin"), {self.decoder.head_name: self._head(x_BTD)})

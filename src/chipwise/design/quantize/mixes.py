@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from chipwise.deploy.runtimes.ggml import TYPES, Product
 from chipwise.design.quantize.losses import Losses
@@ -14,30 +14,27 @@ _ENDS = ("token_embd.weight", "output.weight")
 _SET_BYTES, _MOST_COPIES = 8 << 20, 64  # copies of a matrix: more than a core's own cache holds
 
 
-def measure_prices(shapes: Sequence[Shape], formats: Sequence[str], *, rounds: int, tokens: int = 1) -> Prices:
-    """Processor seconds of a product with each format and shape in llama.cpp's kernels: the least of ``rounds``.
+def price_rounds(keys: Sequence[tuple[str, Shape]], *, rounds: int, tokens: int) -> Iterator[list[float]]:
+    """Processor seconds of a product with each format and shape in llama.cpp's kernels, in each of ``rounds``.
 
     All formats and shapes take turns, so that weights are read from memory and the machine's drift hits all alike.
     Of more than one token, one product reads its weights once for all.
     """
-    made = {
-        (kind, shape): Product(
+    made = [
+        Product(
             TYPES[kind],
             *shape,
             tokens=tokens,
             copies=1 if tokens > 1 else min(_MOST_COPIES, 1 + _SET_BYTES // TYPES[kind].matrix_bytes(*shape)),
         )
-        for shape in sorted(set(shapes))
-        for kind in formats
-        if TYPES[kind].fits(shape[1])
-    }
-    found: Prices = {}
-    for _ in range(rounds + 1):
-        for key, product in made.items():
-            found[key] = min(found.get(key, float("inf")), product.seconds())
-    for product in made.values():
-        product.close()
-    return found
+        for kind, shape in keys
+    ]
+    try:
+        for _ in range(rounds):
+            yield [product.seconds() for product in made]
+    finally:
+        for product in made:
+            product.close()
 
 
 def choose_mix(

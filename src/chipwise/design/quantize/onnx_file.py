@@ -27,7 +27,7 @@ from chipwise.core import units
 from chipwise.core.arrays import AnyArray
 from chipwise.core.digest import digest, plain
 from chipwise.core.extras import require
-from chipwise.core.files import build, check_output, storage
+from chipwise.core.files import build, check_output, publish
 from chipwise.core.results import Result
 from chipwise.deploy.graphs.inputs import Samples, check_samples, samples_of, with_shapes
 from chipwise.deploy.graphs.modules import Inputs, Module, on_disk
@@ -413,8 +413,7 @@ class _Run:
             scored = self._judge.loss(bench.outputs(file, scoring))
             if scored.value <= self._limit:
                 best = formats
-                with storage(target):
-                    shutil.copyfile(file, target)
+                publish(Path(file), target)
                 break
             notes.append(
                 f"{told(formats, self.products)}: lost {scored.value:.4f} on the data that chose nothing; discarded"

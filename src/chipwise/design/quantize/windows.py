@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
 
 import numpy as np
@@ -19,6 +20,7 @@ from chipwise.errors import DataError, Unsupported, counted
 WINDOW = 256  # tokens
 CALIBRATION, HELD_OUT = 8, 16  # windows in all, where the text is long enough
 LEAST = 2  # windows of each kind
+OTHER, OTHER_WINDOWS = "Python's manual in English", 4  # held out beside a single text, which it does not calibrate
 _HELD = 3  # the last third of each file is held out
 
 
@@ -62,11 +64,18 @@ def windows_of(file: GgufFile, texts: Sequence[Path], *, max_tokens: int) -> Win
     reader = Tokenizer.from_str(json.dumps(files["tokenizer.json"]))
     begin = [tokenizer.roles["bos"]] if tokenizer.adds_bos and "bos" in tokenizer.roles else []
     size = min(WINDOW, max_tokens)
+    step = size - len(begin)
+
+    def tokens(text: str) -> list[int]:
+        return list(reader.encode(text, add_special_tokens=False).ids)
+
+    def windows(ids: list[int]) -> list[list[int]]:
+        return [begin + ids[i : i + step] for i in range(0, len(ids) - step + 1, step)]
+
     calibration, held, domains = [], [], []
     for text in texts:
-        ids = reader.encode(read_text(text), add_special_tokens=False).ids
-        step = size - len(begin)
-        cut = [begin + ids[i : i + step] for i in range(0, len(ids) - step + 1, step)]
+        ids = tokens(read_text(text))
+        cut = windows(ids)
         if len(cut) < 2 * LEAST + 1:
             raise DataError(
                 f"has {counted(len(ids), 'token')}; at least {(2 * LEAST + 1) * step:,} are needed, {size} to a window",
@@ -78,7 +87,19 @@ def windows_of(file: GgufFile, texts: Sequence[Path], *, max_tokens: int) -> Win
         kept = _spread(cut[-rest:], max(LEAST, HELD_OUT // len(texts)))
         held += kept
         domains += [text.name] * len(kept)
+    if len(texts) == 1 and (kept := _spread(windows(tokens(_manual())), OTHER_WINDOWS)):
+        held += kept
+        domains += [OTHER] * len(kept)
     return Windows(calibration=np.array(calibration, np.int64), held=np.array(held, np.int64), domains=tuple(domains))
+
+
+def _manual() -> str:
+    """English text that is always here; empty where Python comes without it."""
+    try:
+        topics = import_module("pydoc_data.topics").topics
+    except ImportError:
+        return ""
+    return "\n".join(str(topics[name]) for name in sorted(topics))
 
 
 def _spread(items: list[list[int]], count: int) -> list[list[int]]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import random
 import shutil
 from dataclasses import replace
@@ -23,6 +22,7 @@ from chipwise.deploy.export import gguf  # noqa: E402
 from chipwise.deploy.export.gguf_read import GgufFile  # noqa: E402
 from chipwise.deploy.export.hf import load_pretrained, save_pretrained  # noqa: E402
 from chipwise.deploy.runtimes.ggml import TYPES, library_path  # noqa: E402
+from chipwise.design.quantize import gguf_run, windows  # noqa: E402
 from chipwise.design.quantize.decoder import StreamedDecoder  # noqa: E402
 from chipwise.design.quantize.gguf_file import as_gguf  # noqa: E402
 from chipwise.design.quantize.kv_cache import CACHES, cache_bytes, hadamard  # noqa: E402
@@ -135,6 +135,32 @@ def test_a_dry_run_promises_and_writes_nothing_and_its_answers_are_used_again(mo
 def test_bad_options_are_refused(model: Path, texts: tuple, options: dict, error: type, says: str) -> None:
     with pytest.raises(error, match=says):
         chipwise.quantize(model, data=texts[0], device=CHIP, **options)
+    if "memory" not in options:  # refused before anything is computed
+        assert not list(Path().glob("*.state"))
+
+
+def test_divergence_on_a_second_domain_is_told_beside_a_single_text(model: Path, texts: tuple) -> None:
+    """English is held out only: it changes neither the divergence of the verdict nor the number of its tokens."""
+    found = chipwise.quantize(model, data=texts[0], device=CHIP)
+    assert list(found.chosen.domains) == ["one.txt", windows.OTHER]
+    assert found.chosen.loss == pytest.approx(found.chosen.domains["one.txt"])
+    assert found.held_tokens % windows.HELD_OUT == 0
+    assert gguf_run._far({"one": 0.02, "two": 0.04}) == ()
+    (note,) = gguf_run._far({"one": 0.02, "two": 0.05})
+    assert note.startswith("2.5 times as much divergence on two as on one; ")
+
+
+def test_an_architecture_that_is_not_read_is_named_with_those_that_are(model: Path, texts: tuple) -> None:
+    from gguf import GGUFWriter
+
+    writer = GGUFWriter("g.gguf", "gemma9")
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_ti_data_to_file()
+    writer.close()
+    with pytest.raises(Unsupported, match=r"g.gguf: a GGUF file of architecture gemma9; those read are llama, .*tools"):
+        chipwise.quantize("g.gguf", data=texts[0])
+    assert not list(Path().glob("*.state"))
 
 
 def test_text_that_is_too_short_and_weights_that_are_not_finite_leave_nothing_behind(
@@ -174,21 +200,48 @@ def test_a_folder_is_written_as_the_same_file_whether_weights_are_streamed_or_no
     assert not list(tmp_path.glob("folder.mix*"))
 
 
-def test_a_full_disk_loses_no_answer(model: Path, texts: tuple, monkeypatch: pytest.MonkeyPatch) -> None:
-    def full(*_: object) -> None:
-        raise OSError(errno.ENOSPC, "No space left on device")
-
+@pytest.mark.parametrize("share", [0.02, 0.3, 0.9])
+def test_a_full_disk_loses_no_answer(model: Path, texts: tuple, share: float) -> None:
+    """No file may grow past a share of the mix's size: the tokenizer, a stream or the mix itself is refused."""
+    resource = pytest.importorskip("resource", reason="limits of files are POSIX's")
     whole = chipwise.quantize(model, data=texts[0], device=CHIP, out=Path("whole.gguf"))
-    with monkeypatch.context() as patch:
-        patch.setattr("gguf.GGUFWriter.write_tensor_data", full)
-        with pytest.raises(StorageError, match="disk is full"):
+    least, most = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (int(share * Path("whole.gguf").stat().st_size), most))
+    try:
+        with pytest.raises(StorageError, match=r"disk is full; free some space and go on with --resume"):
             chipwise.quantize(model, data=texts[0], device=CHIP)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (least, most))
     assert not Path("a.mix.gguf").exists()
-    stages = []
-    found = chipwise.quantize(
-        model, data=texts[0], device=CHIP, resume=True, on_progress=lambda stage, done, total: stages.append(stage)
-    )
-    assert "reading text" not in stages
+    found = chipwise.quantize(model, data=texts[0], device=CHIP, resume=True)
+    assert Path("a.mix.gguf").read_bytes() == Path("whole.gguf").read_bytes()
+    assert found.chosen == whole.chosen
+    assert sorted(path.name for path in Path().iterdir()) == ["a.gguf", "a.mix.gguf", "whole.gguf"]
+
+
+@pytest.mark.parametrize(
+    ("stage", "next_step"), [("reading text", 2), ("writing Q", 3), ("original on held-out text", None)]
+)
+def test_a_stopped_run_goes_on_at_the_step_after_the_last(
+    model: Path, texts: tuple, stage: str, next_step: int | None
+) -> None:
+    """Stopped after the second step. The layer whose inputs are kept is read again; tensors and streams are not."""
+    whole = chipwise.quantize(model, data=texts[0], device=CHIP, out=Path("whole.gguf"))
+
+    def stop(at: str, done: int, total: int) -> None:
+        if stage in at and done == 2:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        chipwise.quantize(model, data=texts[0], device=CHIP, on_progress=stop)
+    steps: list[int] = []
+
+    def note(at: str, done: int, total: int) -> None:
+        if stage in at:
+            steps.append(done)
+
+    found = chipwise.quantize(model, data=texts[0], device=CHIP, resume=True, on_progress=note)
+    assert next(iter(steps), None) == next_step
     assert Path("a.mix.gguf").read_bytes() == Path("whole.gguf").read_bytes()
     assert found.chosen == whole.chosen
 
