@@ -10,7 +10,9 @@ from __future__ import annotations
 import ctypes
 import functools
 import importlib.util
+import os
 import time
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -23,6 +25,7 @@ from chipwise.errors import InputError, MeasurementError, MissingExtra, Unsuppor
 
 Rounding = Literal["none", "f16", "q8_0", "q8_K"]
 Bytes = npt.NDArray[np.uint8]
+_THREAD_VALUES = 1 << 16  # of a matrix that a thread packs at least
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -166,17 +169,20 @@ class Ggml:
         if kind.name in ("F32", "F16"):
             return held.astype(np.float16 if kind.name == "F16" else np.float32).view(np.uint8)
         weights = None if importance is None else np.ascontiguousarray(importance, np.float32)
-        self.call(
-            "ggml_quantize_chunk",
-            ctypes.c_size_t,
-            kind.code,
-            _address(held),
-            _address(made),
-            0,
-            rows,
-            width,
-            ctypes.c_void_p() if weights is None else _address(weights),
-        )
+        address = ctypes.c_void_p() if weights is None else _address(weights)
+
+        def packed(rows: slice) -> None:
+            own = held[rows]
+            places = (_address(own), _address(made[rows]))
+            self.call("ggml_quantize_chunk", ctypes.c_size_t, kind.code, *places, 0, len(own), width, address)
+
+        step = max(1, _THREAD_VALUES // width, -(-rows // _cores()))
+        parts = [slice(start, start + step) for start in range(0, rows, step)]
+        if len(parts) == 1:
+            packed(parts[0])
+        else:
+            with ThreadPoolExecutor(len(parts)) as pool:  # a C function runs without Python's lock
+                list(pool.map(packed, parts))
         return made
 
     def unpack(self, packed: Bytes, kind: GgmlType, width: int) -> Float32Array:
@@ -193,6 +199,11 @@ class Ggml:
     def round_trip(self, values: Float32Array, kind: GgmlType, importance: Float32Array | None = None) -> Float32Array:
         """What a matrix becomes in a format."""
         return self.unpack(self.pack(values, kind, importance), kind, values.shape[1])
+
+
+def _cores() -> int:
+    """Cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _address(array: npt.NDArray[np.generic]) -> ctypes.c_void_p:
