@@ -273,7 +273,7 @@ def shrink(
     *,
     latency: str | float | None = "60 %",
     memory: str | float | None = None,
-    method: Literal["exact", "truncate"] = "exact",
+    method: Literal["exact", "uniform", "truncate"] = "exact",
     data: Sequence[str | Path] | Mapping[str, Any] = ("medical-definitions",),
     prompt: int = 32,
     new: int = 16,
@@ -298,8 +298,8 @@ def shrink(
             image classifier (ViT); or the winner of a task whose models answer in one pass.
         latency: Latency limit per request on the device: a share of the original's (``60 %``) or a time (``3 ms``).
         memory: Limit on the weights' size: a share of the original's or a size (``40 MB``).
-        method: ``exact`` (scores blocks one by one and solves an integer programme) or ``truncate`` (keeps the first
-            layers; the baseline).
+        method: ``exact`` (scores blocks one by one and solves an integer programme), or a baseline: ``uniform`` (the
+            same sizes in every layer) or ``truncate`` (the first layers).
         data: The data for scoring and healing: a text source, text files, a run file, or the fields of ``data``.
             Default for a winner: the data of its run.
         prompt: Tokens of a request's text or prompt.

@@ -33,7 +33,10 @@ def command(
     ] = None,
     method: Annotated[
         str,
-        typer.Option(help="exact (score each block, solve for the best cut) or truncate (keep the first layers)."),
+        typer.Option(
+            help="exact (score each block, solve for the best cut), uniform (the same sizes in every layer) or "
+            "truncate (keep the first layers)."
+        ),
     ] = "exact",
     data: Annotated[
         list[str] | None,

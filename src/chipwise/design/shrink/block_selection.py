@@ -1,4 +1,4 @@
-"""Chooses a cut: exactly from the losses of single blocks, or by plain truncation."""
+"""Chooses a cut: exactly from the losses of single blocks, uniformly over layers, or by plain truncation."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from chipwise.design.strategies.exact import Option, choose
 from chipwise.errors import Infeasible
 from chipwise.model.arch.arch import ArchSpec
 
-Method = Literal["exact", "truncate"]
-METHODS: tuple[Method, ...] = ("exact", "truncate")
+Method = Literal["exact", "uniform", "truncate"]
+METHODS: tuple[Method, ...] = ("exact", "uniform", "truncate")
 _SHARES = {"attention": (0.25, 0.5, 0.75), "ffn": (0.125, 0.25, 0.375, 0.5, 0.625, 0.75, 0.875)}
 STEP = 16  # FFN neurons are multiples of this, for which matrix products are fast
 
@@ -115,6 +115,30 @@ def choose_first_layers(
         if keeps(arch, sizes, costs, limits, value_bytes):
             return sizes
     raise Infeasible("not even the first layer alone keeps the limits; loosen them")
+
+
+def choose_uniform(arch: ArchSpec, costs: Mapping[str, Costs], limits: Limits, *, value_bytes: float = 4.0) -> Sizes:
+    """The same sizes in every layer: those with the most parameters that keep ``limits``.
+
+    Heads and neurons are kept in order of importance, as width pruning of Minitron does (arXiv:2407.14679).
+
+    Raises:
+        Infeasible: Not even the smallest sizes keep them.
+    """
+    whole, options = whole_sizes(arch), options_of(arch)
+    made = [
+        replace(
+            whole,
+            heads=tuple(min(heads, most) for most in whole.heads),
+            neurons=tuple(min(neurons, most) for most in whole.neurons),
+        )
+        for heads in options["attention"][1:]
+        for neurons in options["ffn"][1:]
+    ]
+    kept = [sizes for sizes in made if keeps(arch, sizes, costs, limits, value_bytes)]
+    if not kept:
+        raise Infeasible("no sizes that are the same in all layers keep the limits; loosen them")
+    return max(kept, key=lambda sizes: cut_arch(arch, sizes).parameters())
 
 
 def keeps(arch: ArchSpec, sizes: Sizes, costs: Mapping[str, Costs], limits: Limits, value_bytes: float = 4.0) -> bool:

@@ -34,6 +34,7 @@ from chipwise.design.shrink.block_selection import (
     bytes_of,
     choose_exactly,
     choose_first_layers,
+    choose_uniform,
     options_of,
 )
 from chipwise.design.shrink.distillation import Distiller, Healing
@@ -239,8 +240,9 @@ class Shrinking:
         replacements = self.replacements() if settings.method == "exact" else []
 
         def pick(within: Limits) -> Sizes:
-            if settings.method == "truncate":
-                return choose_first_layers(self.arch, self.costs, within, value_bytes=self.value_bytes)
+            if settings.method != "exact":
+                simple = choose_uniform if settings.method == "uniform" else choose_first_layers
+                return simple(self.arch, self.costs, within, value_bytes=self.value_bytes)
             return choose_exactly(self.arch, replacements, self.costs, within, value_bytes=self.value_bytes)
 
         sizes = self._choice(settings, pick)
