@@ -20,12 +20,18 @@ from chipwise.deploy.runtimes.onnxruntime import OnnxEncoder
 from chipwise.design.shrink import stages, text_material
 from chipwise.design.shrink.block_costs import Costs, LocalClock, measure_costs
 from chipwise.design.shrink.block_losses import Replacement
-from chipwise.design.shrink.block_selection import Limits, choose_exactly, choose_first_layers, options_of
+from chipwise.design.shrink.block_selection import (
+    Limits,
+    choose_exactly,
+    choose_first_layers,
+    choose_uniform,
+    options_of,
+)
 from chipwise.design.shrink.distillation import Distiller, Healing
 from chipwise.design.shrink.forward import autocast, states
 from chipwise.design.shrink.importance import Statistics, load_statistics, save_statistics
 from chipwise.design.shrink.shrink_model import ShrinkRequest, Shrunk, limit_of, shrink_model
-from chipwise.design.shrink.sizes import blocks, cut_arch, whole_sizes
+from chipwise.design.shrink.sizes import Sizes, blocks, cut_arch, whole_sizes
 from chipwise.design.shrink.texts import Texts, make_targets
 from chipwise.errors import Infeasible, InputError, SpecError, StudyError, TrainingDiverged, UnknownName
 from chipwise.model.kinds.encoder.form import without_head
@@ -75,7 +81,7 @@ def unit_costs() -> dict[str, Costs]:
 
 def test_both_ways_keep_the_limit_and_heal(bert, tmp_path) -> None:
     whole = load_pretrained(bert)[0]
-    for method in ("exact", "truncate"):
+    for method in ("exact", "uniform", "truncate"):
         found = shrunk(bert, latency="40 %", method=method, **settings(tmp_path, resume=method != "exact"))
         assert found.limit_s is not None
         assert found.predicted_s <= found.limit_s
@@ -190,6 +196,11 @@ def test_the_exact_choice_takes_the_cheapest_losses(bert) -> None:
     first = choose_first_layers(arch, costs, Limits(times_s={"request": 17.0}))
     assert first.heads == (4, 4, 0)
     assert first.neurons == (64, 64, 0)
+    assert choose_uniform(arch, costs, Limits(times_s={"request": 22.0})) == Sizes(
+        heads=(4, 4, 4), neurons=(48, 48, 48)
+    )  # 1 + 3 × (4 + 3) seconds; three heads with four times 16 neurons take as long and have fewer parameters
+    with pytest.raises(Infeasible, match="same in all layers"):
+        choose_uniform(arch, costs, Limits(times_s={"request": 6.9}))  # 1 + 3 × (1 + 1) are the least
 
 
 def test_costs_of_blocks_add_up_where_those_of_models_do(bert) -> None:
