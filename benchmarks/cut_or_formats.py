@@ -32,7 +32,6 @@ from zlib import crc32
 import numpy as np
 
 from chipwise import api
-from chipwise.deploy.export.gguf_read import GgufFile
 from chipwise.deploy.export.hf import load_pretrained
 from chipwise.deploy.export.onnx import export
 from chipwise.deploy.measure.harness import measure_alternately
@@ -54,12 +53,12 @@ LONGEST, HELD_TOKENS = 96, 2_000  # tokens of an entry, and held-out tokens of e
 
 def docstrings() -> list[str]:
     """Docstrings of Python's standard library, in one line each."""
-    found = []
-    for file in sorted(Path(os.__file__).parent.glob("*.py")):
-        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8", errors="ignore"))):
-            if isinstance(node, ast.FunctionDef | ast.ClassDef | ast.Module) and (text := ast.get_docstring(node)):
-                found.append(" ".join(text.split()))
-    return sorted({text for text in found if len(text) > 80})
+    found: set[str] = set()
+    for file in Path(os.__file__).parent.glob("*.py"):
+        nodes = list(ast.walk(ast.parse(file.read_text(encoding="utf-8", errors="ignore"))))
+        named = [node for node in nodes if isinstance(node, ast.FunctionDef | ast.ClassDef | ast.Module)]
+        found |= {" ".join((ast.get_docstring(node) or "").split()) for node in named}
+    return sorted(text for text in found if len(text) > 80)
 
 
 def texts() -> tuple[list[str], dict[str, list[str]]]:

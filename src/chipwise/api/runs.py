@@ -11,6 +11,7 @@ from chipwise.core.files import read_json, resumable
 from chipwise.core.units import parse_field
 from chipwise.deploy.export.hf import require_folder
 from chipwise.deploy.runtimes import RUNTIMES, missing
+from chipwise.design import quantize as formats
 from chipwise.design.models.this_machine import is_here
 from chipwise.design.phases.one_model import (
     TaskScore,
@@ -35,6 +36,7 @@ from chipwise.training.laws.laws import published_quality
 from chipwise.training.loop.origin import check_inputs
 
 if TYPE_CHECKING:
+    from chipwise.design.quantize.gguf_run import QuantisedGguf
     from chipwise.design.shrink.shrink_model import Shrunk
     from chipwise.training.evaluations.evaluate import TaskResult
     from chipwise.training.laws.laws import ExpectedQuality
@@ -286,12 +288,16 @@ def shrink(
     resume: bool = False,
     device: str | None = None,
     runtime: str | None = None,
+    tpot: str | None = None,
+    to: Literal["gguf"] | None = None,
     seed: int = 0,
     on_progress: Callable[[str, int, int], None] = lambda stage, done, total: None,
-) -> Shrunk:
+) -> Shrunk | QuantisedGguf:
     """Cuts a pretrained model to limits, heals it by distillation, exports it and measures it next to the original.
 
-    If a ``device`` is given, times are predicted for it instead of measured.
+    If a ``device`` is given, times are predicted for it instead of measured. A ``.gguf`` file, or a folder with
+    ``tpot`` or ``to="gguf"``, is made smaller by formats alone, as :func:`quantize` does it: at equal time they lose
+    less than cuts do (``benchmarks/cut_or_formats.py``).
 
     Args:
         folder: A Hugging Face folder of a BERT-style encoder or a Llama-style decoder with its tokenizer.json, or of an
@@ -314,6 +320,8 @@ def shrink(
         resume: Continue the run in the output folder.
         device: The chip to which the latency limit applies; times are then predicted. Default: this machine, measured.
         runtime: Runtime on that chip. Default: its usual one.
+        tpot: Limit on a decode step of the GGUF file, such as ``<= 8 ms``.
+        to: ``gguf``: write a GGUF file, whose formats are chosen by matrix; ``memory`` is then ``<= 400 MB``.
         seed: Random seed.
         on_progress: Called with the stage, the finished steps and the total steps.
 
@@ -322,6 +330,13 @@ def shrink(
         Unsupported: The model has blocks that cannot be built or cut here.
         StudyError: The folder holds another run, or this one and ``resume`` is not given.
     """
+    if to is not None or tpot is not None or Path(folder).suffix == ".gguf":
+        with formats.texts_of(data) as texts:
+            return formats.quantize_gguf(
+                Path(folder), texts, tpot=tpot, memory=None if memory is None else str(memory), context=None,
+                weights=None, device=device, dry_run=False, out=None if out is None else Path(out), seed=seed,
+                resume=resume, on_progress=on_progress,
+            )  # fmt: skip
     require_folder(Path(folder), text=run_of(folder, data) is None)
     there = None if device is None or is_here(device) else datasheet.load(device).name
     from chipwise.design.shrink.distillation import Healing

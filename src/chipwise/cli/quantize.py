@@ -133,7 +133,7 @@ def command(
     if as_json:
         json_of(found.to_dict())
     elif isinstance(found, answers.QuantisedGguf):
-        _print_gguf(found)
+        print_gguf(found)
     elif isinstance(found, api.Exported):
         printed(found)
     else:
@@ -172,7 +172,8 @@ def _print(found: answers.QuantisedFile) -> None:
     )
 
 
-def _print_gguf(found: answers.QuantisedGguf) -> None:
+def print_gguf(found: answers.QuantisedGguf) -> None:
+    """Prints a choice of formats by matrix."""
     heads = ("size", "time of a token", "measured", "prefill of 256", "measured", "divergence", "measured")
     table = Table(
         title=f"{found.source} · promised, then measured; divergence from the source in nats a token, "

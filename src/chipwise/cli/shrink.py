@@ -9,7 +9,7 @@ import typer
 
 from chipwise import api
 from chipwise.api import answers
-from chipwise.cli import completion, options, stages
+from chipwise.cli import completion, options, quantize, stages
 from chipwise.cli.output import json_of, print_table, put, refuse, say, stoppable
 from chipwise.core import units
 from chipwise.core.layout import Column, Table
@@ -21,7 +21,7 @@ def command(
         Path,
         typer.Argument(
             help="A Hugging Face folder: BERT-style encoder or Llama-style decoder with tokenizer, image classifier "
-            "(ViT), or a winner."
+            "(ViT), or a winner. Or a .gguf file."
         ),
     ],
     latency: Annotated[
@@ -67,6 +67,11 @@ def command(
         ),
     ] = None,
     runtime: Annotated[str | None, typer.Option(help="Runtime on that chip. Default: its own.")] = None,
+    tpot: Annotated[
+        str | None,
+        typer.Option(help="Longest decode step of a GGUF file, such as '<= 8 ms'; formats of matrices are chosen."),
+    ] = None,
+    to: Annotated[str | None, typer.Option(help="gguf: formats by matrix, as chipwise quantize chooses them.")] = None,
     out: Annotated[Path | None, typer.Option(help="Output folder. Default: runs/shrink-<name>.")] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Continue the run in the folder.")] = False,
     seed: Annotated[int, typer.Option(help="Random seed.")] = 0,
@@ -79,8 +84,16 @@ def command(
     Text: chipwise shrink path/to/minilm --latency "60 %" --data 'notes/*.txt'
 
     Images, speech, ranking: chipwise shrink runs/vision/winner --data vision.yaml --device snapdragon-8-elite
+
+    Formats by matrix for llama.cpp: chipwise shrink SmolLM2.gguf --tpot "<= 8 ms"
     """
-    if answers.run_of(folder, data) is not None:
+    as_gguf = to is not None or tpot is not None or folder.suffix == ".gguf"
+    if as_gguf:
+        refuse(
+            context, "latency", "method", "tokens", "new", "weights", "rounding", "cpu_seconds", "steps", "rate",
+            "runtime", why="is not for GGUF, whose limits are --tpot and --memory",
+        )  # fmt: skip
+    elif answers.run_of(folder, data) is not None:
         refuse(
             context,
             "tokens",
@@ -103,12 +116,16 @@ def command(
             rate=rate,
             device=device,
             runtime=runtime,
+            tpot=tpot,
+            to=to,  # type: ignore[arg-type]
             out=out,
             resume=resume,
             seed=seed,
             on_progress=stages.silent if as_json else stages.Progress(),
         )
-    if as_json:
+    if isinstance(found, answers.QuantisedGguf):
+        json_of(found.to_dict()) if as_json else quantize.print_gguf(found)
+    elif as_json:
         json_of(found.summary())
     else:
         _print(found)

@@ -12,7 +12,8 @@ from chipwise.core.lazy import on_first_use
 
 if TYPE_CHECKING:
     from chipwise.design.quantize.gguf_file import quantize_gguf
+    from chipwise.design.quantize.windows import texts_of
 
-__all__ = ["quantize_gguf"]
+__all__ = ["quantize_gguf", "texts_of"]
 
 __getattr__, __dir__ = on_first_use(__name__, __file__)  # torch is loaded only for models that need it

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import numpy as np
 import numpy.typing as npt
@@ -16,6 +18,8 @@ from chipwise.core.files import read_text
 from chipwise.deploy.export.gguf_read import GgufFile
 from chipwise.deploy.export.gguf_tokenizer import GgufTokenizer, hugging_face_files
 from chipwise.errors import DataError, Unsupported, counted
+from chipwise.training.data.text import load_corpus
+from chipwise.training.loop.origin import data_spec
 
 WINDOW = 256  # tokens
 CALIBRATION, HELD_OUT = 8, 16  # windows in all, where the text is long enough
@@ -48,6 +52,25 @@ def text_files(data: Sequence[str | Path]) -> list[Path]:
             raise DataError("there is no such file or folder", file=str(each), field="data")
         found += inside
     return found
+
+
+@contextmanager
+def texts_of(data: Sequence[str | Path] | Mapping[str, object]) -> Iterator[list[Path]]:
+    """Text files for :func:`windows_of`: those of ``data``, or one with the entries of the source that it names.
+
+    Raises:
+        InputError: The data cannot be read.
+    """
+    names = [] if isinstance(data, Mapping) else [Path(item) for item in data]
+    if names and all(name.is_dir() or name.suffix == ".txt" for name in names):
+        yield text_files(names)
+        return
+    spec, base = data_spec(data)
+    corpus = load_corpus(spec, base=base)
+    with TemporaryDirectory() as room:
+        file = Path(room) / f"{corpus.name}.txt"
+        file.write_text("\n\n".join((*corpus.train, *corpus.validation)), encoding="utf-8")
+        yield [file]
 
 
 def windows_of(file: GgufFile, texts: Sequence[Path], *, max_tokens: int) -> Windows:

@@ -92,6 +92,15 @@ def test_the_written_file_has_the_formats_and_the_size_that_were_promised(model:
     assert not Path("a.mix.gguf.state").exists()
 
 
+def test_shrink_of_a_gguf_file_is_quantize(model: Path, texts: tuple) -> None:
+    limits = {"device": CHIP, "memory": "<= 60 kB", "tpot": "<= 1 s"}
+    shrunk = chipwise.shrink(model, data=texts[:1], out="s.gguf", **limits)
+    assert shrunk.formats == chipwise.quantize(model, data=texts[0], **limits).formats
+    assert Path("s.gguf").read_bytes() == Path("a.mix.gguf").read_bytes()
+    with pytest.raises(ChipwiseError, match="'onnx' is not one of these"):
+        chipwise.shrink(model, data=texts[:1], to="onnx")
+
+
 def test_a_mix_that_is_a_stock_mix_is_answered_by_the_stock_file(model: Path, texts: tuple) -> None:
     q8_0 = TYPES["Q8_0"].bits / 16
     least = sum(int(tensor.n_bytes) for tensor in GgufFile.open(model).tensors.values() if len(tensor.shape) == 2)
