@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 
 from chipwise.core.arguments import public
 from chipwise.core.arrays import AnyArray
-from chipwise.core.extras import require
 from chipwise.core.files import resumable
 from chipwise.deploy.graphs.modules import Inputs, Module, is_module
 from chipwise.deploy.runtimes.ggml import TYPES
@@ -145,8 +144,7 @@ def quantize(
             model, to="onnx", weights=weights or "int4", out=target, method=method or AUTO, data=data,
             cpu_seconds=cpu_seconds, on_progress=on_progress,
         )  # fmt: skip
-    for module in ("torch", "tokenizers", "safetensors", "gguf", "scipy"):
-        require(module)
+    files.require_packages()
     return files.quantize_gguf(
         Path(model), [data] if isinstance(data, str | Path) else data, tpot=tpot, memory=memory, context=context,
         weights=weights, device=device, dry_run=dry_run, out=target, seed=seed, resume=resume, on_progress=on_progress,

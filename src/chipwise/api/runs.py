@@ -331,6 +331,7 @@ def shrink(
         StudyError: The folder holds another run, or this one and ``resume`` is not given.
     """
     if to is not None or tpot is not None or Path(folder).suffix == ".gguf":
+        formats.require_packages()
         with formats.texts_of(data) as texts:
             return formats.quantize_gguf(
                 Path(folder), texts, tpot=tpot, memory=None if memory is None else str(memory), context=None,

@@ -130,6 +130,7 @@ class Question(TypedDict):
     most_tokens: int
     positions: int
     new: int
+    begin: int
     cache: str
 
 
@@ -150,6 +151,7 @@ def ask(
     most_tokens: int,
     positions: int,
     new: int,
+    begin: int = BEGIN,
     cache: str = "f32",
 ) -> Answer:
     """Results of llama.cpp, computed in a separate process.
@@ -162,6 +164,7 @@ def ask(
         positions: Number of positions, the last ones; ``places`` of the answer are these positions,
             ``log_probabilities`` those of the next token there. Each but the first adds one token to the cache.
         new: Tokens to generate; ``text`` of the answer is a continuation of the first words.
+        begin: Tokens of those words, at most.
         cache: See :class:`LlamaServer`.
 
     Raises:
@@ -178,6 +181,7 @@ def ask(
         "most_tokens": most_tokens,
         "positions": positions,
         "new": new,
+        "begin": begin,
         "cache": cache,
     }
     found: Answer = plain(answer_of(__name__, request, timeout_s=TIMEOUT_S, name="llama.cpp"))
@@ -194,7 +198,7 @@ def answer(request: Question) -> Answer:
         "tokens": tokens,
         "places": places,
         "log_probabilities": [server.log_probabilities(tokens[: place + 1], size).tolist() for place in places],
-        "text": server.text(tokens[: max(1, min(BEGIN, most - new))], new),
+        "text": server.text(tokens[: max(1, min(request["begin"], most - new))], new),
     }
 
 

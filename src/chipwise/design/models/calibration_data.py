@@ -24,7 +24,7 @@ from chipwise.model.arch.arch import ArchSpec
 from chipwise.model.blocks.quantize import Packing
 from chipwise.model.kinds.table import form_of
 from chipwise.model.walk.calibration import Judge, Lessons
-from chipwise.model.walk.module import load, matrix_inputs, round_inputs
+from chipwise.model.walk.module import MOST_ROWS, load, matrix_inputs, round_inputs
 from chipwise.training.data.recipe import Recipe
 from chipwise.training.data.text import load_corpus
 from chipwise.training.data.tokenizer import load_tokenizer
@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from torch import nn
 
 TEXTS, TOKENS = 128, 128  # texts of each part, and most tokens of a text
+_LOGITS_BYTES = 1 << 30  # most logits of the original that are kept to judge by
 POOL, LESSON = 4096, 8  # texts of learned rounding, and of a batch of it
 Data = str | Path | Sequence[str | Path] | None
 
@@ -87,9 +88,18 @@ def calibration(source: Source, place: Path, data: Data, *, fp8: bool = False) -
     corpus = load_corpus(spec, base=base)
     longest = min(TOKENS, source.arch.max_tokens)
     given, judged = ([*_encoded(tokenizer, part, longest)] for part in (corpus.train, corpus.validation))
-    inputs = matrix_inputs(source.arch, source.weights, lambda model: [_outputs(model, each) for each in given])
+    logits = form_of(source.arch).outputs == "logits"
+    if source.arch.causal:  # every matrix has an input for every token
+        given = _first(given, MOST_ROWS)
+        judged = _first(judged, _LOGITS_BYTES // (4 * source.arch.vocab_size))
+
+    def run(model: nn.Module) -> None:
+        for each in given:
+            _outputs(model, each)
+
+    inputs = matrix_inputs(source.arch, source.weights, run)
     original = load(source.arch, source.weights)
-    wanted, logits = [_outputs(original, each) for each in judged], form_of(source.arch).outputs == "logits"
+    wanted = [_outputs(original, each) for each in judged]
 
     def judge(arch: ArchSpec, weights: Mapping[str, AnyArray]) -> float:
         model = load(arch, weights) if prepare is None else prepare(load(arch, weights))
@@ -102,6 +112,12 @@ def calibration(source: Source, place: Path, data: Data, *, fp8: bool = False) -
         return Lessons(original=original, batch=batch, logits=logits)
 
     return Calibration(packing=Packing(inputs=inputs), judge=judge, lessons=lessons)
+
+
+def _first(texts: Sequence[npt.NDArray[np.int64]], tokens: int) -> list[npt.NDArray[np.int64]]:
+    """The first texts that have so many tokens together, and at least one."""
+    ends = np.cumsum([each.shape[1] for each in texts])
+    return list(texts[: 1 + int(np.searchsorted(ends, tokens))])
 
 
 def _lesson(

@@ -8,6 +8,7 @@ GGUF files (``gguf_file``, with the steps of a run in ``gguf_run``): losses of l
 
 from typing import TYPE_CHECKING
 
+from chipwise.core.extras import require
 from chipwise.core.lazy import on_first_use
 
 if TYPE_CHECKING:
@@ -15,5 +16,16 @@ if TYPE_CHECKING:
     from chipwise.design.quantize.windows import texts_of
 
 __all__ = ["quantize_gguf", "texts_of"]
+
+
+def require_packages() -> None:
+    """Checks that all packages of :func:`quantize_gguf` are installed.
+
+    Raises:
+        MissingExtra: One is not.
+    """
+    for module in ("torch", "tokenizers", "safetensors", "gguf", "scipy", "plotly"):
+        require(module)
+
 
 __getattr__, __dir__ = on_first_use(__name__, __file__)  # torch is loaded only for models that need it

@@ -27,6 +27,7 @@ from chipwise.deploy.kits.kits import sha256_of
 from chipwise.deploy.runtimes.ggml import TYPES, ggml
 from chipwise.design.limits import parse_constraints
 from chipwise.design.quantize.answers import Kept
+from chipwise.design.quantize.gguf_page import StageSeconds, origin_of, write_pages
 from chipwise.design.quantize.gguf_run import FORMATS, LOSSES, GgufRun, OnProgress, QuantisedGguf
 from chipwise.design.quantize.windows import text_files
 from chipwise.errors import ChipwiseError, SpecError, StorageError, UnknownName, Unsupported
@@ -61,7 +62,7 @@ def quantize_gguf(
         f"{source.stem if source.is_file() else source.resolve().name}.{(weights or 'mix').lower()}.gguf"
     )
     check_output(target, source=source)
-    folder = target.with_name(f"{target.name}.state")
+    folder, spent = target.with_name(f"{target.name}.state"), StageSeconds(on_progress)
     if source.is_dir():
         require_folder(source)
     elif not source.is_file():
@@ -75,17 +76,20 @@ def quantize_gguf(
     identity = digest([[sha256_of(file) for file in (*stored, *texts)], seed])
     kept = Kept(folder, identity, resume=resume)
     try:
-        file = GgufFile.open(as_gguf(source, folder, on_progress) if source.is_dir() else source)
-        run = GgufRun(file, texts, kept, device=device, context=context, seed=seed, on_progress=on_progress)
+        file = GgufFile.open(as_gguf(source, folder, spent) if source.is_dir() else source)
+        run = GgufRun(file, texts, kept, device=device, context=context, seed=seed, on_progress=spent)
         found = run.answer(target, limits, kind, dry_run=dry_run)
     except ChipwiseError as error:
         known = (folder / LOSSES / "begin.json").exists() or isinstance(error, StorageError)
         if not known:  # nothing that a later run could use
             shutil.rmtree(folder, ignore_errors=True)
         raise
+    spent.stop()
+    found = replace(found, source=str(source), origin=origin_of(source, file), cpu_s=spent.found)
     if not dry_run:
+        write_pages(found, target)
         shutil.rmtree(folder, ignore_errors=True)
-    return replace(found, source=str(source))
+    return found
 
 
 def _limits(tpot: str | None, memory: str | None) -> dict[str, float]:

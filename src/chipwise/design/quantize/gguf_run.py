@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from importlib import metadata
@@ -21,6 +22,7 @@ from chipwise.core.files import publish
 from chipwise.core.results import Result
 from chipwise.deploy.export.gguf_mix import STOCK, Mix, matrices, mix_bytes, stock_mix, write_mix
 from chipwise.deploy.export.gguf_read import GgufFile
+from chipwise.deploy.runtimes import llama_server
 from chipwise.deploy.runtimes.ggml import TYPES, Bytes, ggml
 from chipwise.deploy.runtimes.llama_timing import PREFILL, PROMPT, ROUNDS, STEPS, FileTimes, file_rounds, least_times
 from chipwise.design.quantize.answers import Kept
@@ -29,7 +31,7 @@ from chipwise.design.quantize.decoder import StreamedDecoder, divergence
 from chipwise.design.quantize.kv_cache import USUAL_CACHE, CacheFormat, cache_bytes, offered_caches
 from chipwise.design.quantize.losses import Sensitivity, measure_losses
 from chipwise.design.quantize.mixes import Prices, choose_mix, price_rounds
-from chipwise.design.quantize.windows import OTHER, Windows, windows_of
+from chipwise.design.quantize.windows import OPENING, OTHER, Windows, windows_of
 from chipwise.errors import Infeasible, Unsupported
 from chipwise.training.loop.checkpoint import read_state, write_state
 
@@ -40,6 +42,7 @@ USUAL = "Q4_K_M"  # the stock mix whose size and time are the limits if none are
 PRICE_ROUNDS, PROMPT_ROUNDS = 25, 6
 PREFILL_SLACK = 1.05  # of the stock mix's prefill: what the chosen mix may take
 TIME_ERROR = 0.11  # nine of ten predictions of a step's time are within it; benchmarks/gguf_mixes.py
+FRONT, WORDS = 7, 24  # points of a front; tokens that a sample writes
 _ATTEMPTS = 3  # choices until the measured time keeps the limit
 _UNTIMED = "token_embd.weight"
 _STREAM = "chipwise.stream/1"
@@ -84,6 +87,10 @@ class QuantisedGguf(Result):
     held_tokens: int
     prices: str  # where prices are from
     notes: tuple[str, ...] = ()
+    fronts: Mapping[str, tuple[GgufMix, ...]] = field(default_factory=dict)  # by ``size`` and ``time``; predicted
+    samples: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # what each file writes after the same words
+    origin: Mapping[str, str] = field(default_factory=dict)  # name, licence and source of the weights
+    cpu_s: Mapping[str, float] = field(default_factory=dict)  # by stage, of this session
 
     def headline(self) -> str:
         """The verdict in one line."""
@@ -254,7 +261,37 @@ class GgufRun:
             original_loss=float(np.mean(np.array(self.kept.numbers("original loss", list))[own])),
             held_tokens=self.text.held[own].size,
             notes=_far(promise.domains),
+            fronts={"size": self._front("size", stock.values()), "time": self._front("time", stock.values())},
+            samples=self._samples({"source": self.file.path, "written": target}),
         )
+
+    def _front(self, what: str, stock: Iterable[GgufMix]) -> tuple[GgufMix, ...]:
+        """The mixes of least predicted loss at sizes (or times) from the smallest stock mix's to the largest's."""
+        places = [float(each.size_bytes) if what == "size" else each.predicted_s for each in stock]
+        known, found = [place for place in places if place], []
+        for number, limit in enumerate(np.geomspace(min(known), max(known), FRONT) if known else ()):
+            self.progress(f"front of {what}", number, FRONT)
+            with suppress(Infeasible):
+                mix, cache = self.choose({what: float(limit)})
+                found.append(self.promise(f"at {what} {number + 1}", mix, {}, cache))
+        return tuple(found)
+
+    def _samples(self, files: Mapping[str, Path]) -> dict[str, tuple[str, ...]]:
+        """The most likely continuations of the held-out text's first words, by llama.cpp, where it can be asked."""
+        if not llama_server.available():
+            return {}
+        made = {"text": self.text.openings}
+        for name, file in files.items():
+            self.progress(f"text of {name}", 0, 1)
+            asked: Mapping[str, int] = {
+                "vocab_size": self.decoder.arch.vocab_size,
+                "most_tokens": OPENING + WORDS,
+                "positions": 0,
+                "new": WORDS,
+                "begin": OPENING,
+            }
+            made[name] = tuple(llama_server.ask(file, text=each, **asked)["text"] for each in self.text.openings)
+        return made
 
     def _kept_time(
         self, promise: GgufMix, mix: Mix, limits: Mapping[str, float], against: Sequence[Held], usual: Mix | None

@@ -25,6 +25,7 @@ WINDOW = 256  # tokens
 CALIBRATION, HELD_OUT = 8, 16  # windows in all, where the text is long enough
 LEAST = 2  # windows of each kind
 OTHER, OTHER_WINDOWS = "Python's manual in English", 4  # held out beside a single text, which it does not calibrate
+OPENING, _MOST_OPENINGS = 24, 3  # tokens whose continuation is shown, and files that one is taken of
 _HELD = 3  # the last third of each file is held out
 
 
@@ -35,6 +36,7 @@ class Windows:
     calibration: npt.NDArray[np.int64]
     held: npt.NDArray[np.int64]
     domains: tuple[str, ...]  # of each held-out window, the file's name
+    openings: tuple[str, ...]  # the first words of held-out windows, one of each file
 
 
 def text_files(data: Sequence[str | Path]) -> list[Path]:
@@ -95,7 +97,7 @@ def windows_of(file: GgufFile, texts: Sequence[Path], *, max_tokens: int) -> Win
     def windows(ids: list[int]) -> list[list[int]]:
         return [begin + ids[i : i + step] for i in range(0, len(ids) - step + 1, step)]
 
-    calibration, held, domains = [], [], []
+    calibration, held, domains, openings = [], [], [], []
     for text in texts:
         ids = tokens(read_text(text))
         cut = windows(ids)
@@ -110,10 +112,16 @@ def windows_of(file: GgufFile, texts: Sequence[Path], *, max_tokens: int) -> Win
         kept = _spread(cut[-rest:], max(LEAST, HELD_OUT // len(texts)))
         held += kept
         domains += [text.name] * len(kept)
+        openings.append(reader.decode(kept[0][len(begin) : OPENING]))
     if len(texts) == 1 and (kept := _spread(windows(tokens(_manual())), OTHER_WINDOWS)):
         held += kept
         domains += [OTHER] * len(kept)
-    return Windows(calibration=np.array(calibration, np.int64), held=np.array(held, np.int64), domains=tuple(domains))
+    return Windows(
+        calibration=np.array(calibration, np.int64),
+        held=np.array(held, np.int64),
+        domains=tuple(domains),
+        openings=tuple(openings[:_MOST_OPENINGS]),
+    )
 
 
 def _manual() -> str:

@@ -90,6 +90,14 @@ def test_the_written_file_has_the_formats_and_the_size_that_were_promised(model:
     assert set(found.chosen.domains) == {"one.txt", "two.txt"}
     assert found.chosen.loss > 0
     assert not Path("a.mix.gguf.state").exists()
+    shown, card = Path("a.mix.html").read_text(encoding="utf-8"), Path("a.mix.md").read_text(encoding="utf-8")
+    for part in ("attn_q", found.chosen.name, found.formats["blk.1.ffn_down.weight"]):
+        assert part in shown
+    assert "licence: not stated in the files" in card
+    fronts = [[item.predicted_loss for item in found.fronts[what]] for what in ("size", "time")]
+    assert all(losses == sorted(losses, reverse=True) for losses in fronts)  # more room never loses more
+    best = [item for item in found.fronts["size"] if item.size_bytes <= found.chosen.size_bytes]
+    assert all(item.predicted_loss >= found.chosen.predicted_loss for item in best)
 
 
 def test_shrink_of_a_gguf_file_is_quantize(model: Path, texts: tuple) -> None:
