@@ -27,7 +27,7 @@ from chipwise.design.run.folder import RunFolder, holds_run
 from chipwise.design.run.progress import Status, seen, silent
 from chipwise.design.run.spec import RunSpec
 from chipwise.design.run.start_spec import StartSpec, any_spec, load_any
-from chipwise.errors import InputError, SpecError, StudyError, nearest, short
+from chipwise.errors import InputError, SpecError, StudyError, UnknownName, nearest, short
 from chipwise.hardware import datasheet
 from chipwise.model.arch.arch import ArchSpec
 from chipwise.model.published.read import resolve
@@ -289,7 +289,7 @@ def shrink(
     device: str | None = None,
     runtime: str | None = None,
     tpot: str | None = None,
-    to: Literal["gguf"] | None = None,
+    to: str | None = None,
     seed: int = 0,
     on_progress: Callable[[str, int, int], None] = lambda stage, done, total: None,
 ) -> Shrunk | QuantisedGguf:
@@ -331,6 +331,8 @@ def shrink(
         StudyError: The folder holds another run, or this one and ``resume`` is not given.
     """
     if to is not None or tpot is not None or Path(folder).suffix == ".gguf":
+        if to not in (None, "gguf"):
+            raise UnknownName("form", to, ["gguf"])
         formats.require_packages()
         with formats.texts_of(data) as texts:
             return formats.quantize_gguf(

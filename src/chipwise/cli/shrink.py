@@ -117,7 +117,7 @@ def command(
             device=device,
             runtime=runtime,
             tpot=tpot,
-            to=to,  # type: ignore[arg-type]
+            to=to,
             out=out,
             resume=resume,
             seed=seed,
