@@ -93,11 +93,11 @@ def calibration(source: Source, place: Path, data: Data, *, fp8: bool = False) -
         given = _first(given, MOST_ROWS)
         judged = _first(judged, _LOGITS_BYTES // (4 * source.arch.vocab_size))
 
-    def run(model: nn.Module) -> None:
+    def read(model: nn.Module) -> None:
         for each in given:
             _outputs(model, each)
 
-    inputs = matrix_inputs(source.arch, source.weights, run)
+    inputs = matrix_inputs(source.arch, source.weights, read)
     original = load(source.arch, source.weights)
     wanted = [_outputs(original, each) for each in judged]
 

@@ -280,17 +280,12 @@ class GgufRun:
         """The most likely continuations of the held-out text's first words, by llama.cpp, where it can be asked."""
         if not llama_server.available():
             return {}
+        vocab_size, most = self.decoder.arch.vocab_size, OPENING + WORDS
+        ask = partial(llama_server.ask, vocab_size=vocab_size, most_tokens=most, positions=0, new=WORDS, begin=OPENING)
         made = {"text": self.text.openings}
         for name, file in files.items():
             self.progress(f"text of {name}", 0, 1)
-            asked: Mapping[str, int] = {
-                "vocab_size": self.decoder.arch.vocab_size,
-                "most_tokens": OPENING + WORDS,
-                "positions": 0,
-                "new": WORDS,
-                "begin": OPENING,
-            }
-            made[name] = tuple(llama_server.ask(file, text=each, **asked)["text"] for each in self.text.openings)
+            made[name] = tuple(ask(file, text=each)["text"] for each in self.text.openings)
         return made
 
     def _kept_time(

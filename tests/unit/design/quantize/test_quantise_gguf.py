@@ -233,7 +233,11 @@ def test_a_full_disk_loses_no_answer(model: Path, texts: tuple, share: float) ->
     found = chipwise.quantize(model, data=texts[0], device=CHIP, resume=True)
     assert Path("a.mix.gguf").read_bytes() == Path("whole.gguf").read_bytes()
     assert found.chosen == whole.chosen
-    assert sorted(path.name for path in Path().iterdir()) == ["a.gguf", "a.mix.gguf", "whole.gguf"]
+    assert sorted(path.name for path in Path().iterdir()) == [
+        "a.gguf",
+        *(f"a.mix.{ending}" for ending in ("gguf", "html", "md")),
+        *(f"whole.{ending}" for ending in ("gguf", "html", "md")),
+    ]
 
 
 @pytest.mark.parametrize(
