@@ -127,7 +127,7 @@ def command(
     if outcome.profile:
         measured.profile_table(outcome.profile)
     if outcome.fusions is not None:
-        measured.fusions_line(outcome.fusions)
+        measured.fusions_table(outcome.fusions)
     for note in outcome.notes:
         output.say(f"note: {note}")
     if outcome.sustained is not None:

@@ -94,15 +94,20 @@ def profile_table(rows: Sequence[Mapping[str, object]], *, most: int = 20) -> No
     print_table(table)
 
 
-def fusions_line(found: answers.Fusions) -> None:
-    """What the runtime's fusions are worth in a pass of a graph."""
-    slower, low, high = found.slower
-    within = "" if low is None or high is None else f" ({low:.3g} to {high:.3g})"
-    say(
-        f"fused: {found.operators} operators, {units.show(found.seconds, 'time')} a pass; without the runtime's "
-        f"optimisations {found.operators_without}, {units.show(found.seconds_without, 'time')}: {slower:.3g} times as "
-        f"long{within}"
-    )
+def fusions_table(found: answers.Fusions) -> None:
+    """What fused operators and grouped products are worth in a pass of a graph."""
+    heads = [Column(head="the graph"), *[Column(head=head, right=True) for head in ("operators", "a pass (P50)")]]
+    columns = [*heads, Column(head="times as long (90 %)", right=True)]
+    table = Table(title="fused and unfused, grouped and separate: passes timed in turns", columns=columns)
+    table.add("as it is", str(found.operators), units.show(found.seconds, "time"), "1")
+    rows = [("without the runtime's optimisations", found.operators_without, found.seconds_without, found.slower)]
+    if (alone := found.separate) is not None:
+        name = f"its grouped products ({alone.groups}) one by one"
+        rows.append((name, alone.operators, alone.seconds, alone.slower))
+    for name, operators, seconds, (slower, low, high) in rows:
+        within = "" if low is None or high is None else f" ({low:.3g} to {high:.3g})"
+        table.add(name, str(operators), units.show(seconds, "time"), f"{slower:.3g}{within}")
+    print_table(table)
 
 
 def _lists(value: object) -> list[list[int]]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TypeAlias
 
@@ -18,6 +19,7 @@ from chipwise.core.alternation import SETTLED, alternating_s
 from chipwise.core.arrays import AnyArray, Float64Array
 from chipwise.core.workers import Message, answer_once
 from chipwise.deploy.graphs.inputs import Feed, read_arrays
+from chipwise.deploy.graphs.separate import write_separate
 from chipwise.deploy.runtimes.onnx_session import open_file, session_options
 from chipwise.errors import MeasurementError, line_of
 from chipwise.model.graphs.profile import node_runs
@@ -130,29 +132,45 @@ def pass_times_s(session: Session, feed: Feed, *, threads: int, seconds: float =
 
 
 def fusions(request: Message, feed: Feed, fused: int) -> Message:
-    """What the runtime's fusions are worth: passes with and without its optimisations, timed in turns.
+    """What the runtime's fusions and grouped products are worth: passes with and without them, timed in turns.
 
-    Where a session's arrays lie changes its times by some per cent, so ``SESSIONS`` pairs are opened anew. The interval
-    is Student's of the logarithms of their ratios. ``fused`` is the number of operators with fusions.
+    ``fused`` is the number of operators with both. Grouped products are timed one by one if the graph has some.
     """
     path, threads, external = request["model"], request["threads"], request.get("external")
+    folder = Path(request["folder"])
+
+    def in_turns(other: str | Path, name: str, *, fused: bool) -> Message:
+        first = partial(opened, path, threads=threads, external=external)
+        times, slower = _slower(
+            first, partial(opened, other, threads=threads, fused=fused, external=external), feed, threads
+        )
+        rows = profile(other, feed, threads=threads, folder=folder, fused=fused, passes=1, external=external)
+        return {"seconds": times[0], f"operators{name}": len(rows), f"seconds{name}": times[1], "slower": slower}
+
+    found = {"operators": fused, **in_turns(path, "_without", fused=False)}
+    groups = write_separate(path, folder / "separate.onnx")
+    if groups:
+        alone = in_turns(folder / "separate.onnx", "", fused=True)
+        found["separate"] = {"groups": groups, **alone}
+    return found
+
+
+def _slower(
+    first: Callable[[], Session], second: Callable[[], Session], feed: Feed, threads: int
+) -> tuple[list[float], list[float]]:
+    """Median seconds of a pass of both, and how many times as long the second one takes with its 90 % interval.
+
+    Where a session's arrays lie changes its times by some per cent, so ``SESSIONS`` pairs are opened anew. The interval
+    is Student's of the logarithms of their ratios.
+    """
     pairs = []
     for _ in range(SESSIONS):
-        both = [opened(path, threads=threads, fused=each, external=external) for each in (True, False)]
-        taken = paired_s(both[0], both[1], [feed], seconds=2 * PASSES_S / SESSIONS, threads=threads)
+        taken = paired_s(first(), second(), [feed], seconds=2 * PASSES_S / SESSIONS, threads=threads)
         pairs.append([float(np.median(each)) for each in taken])
-    folder, times = Path(request["folder"]), np.array(pairs)
-    rows = profile(path, feed, threads=threads, folder=folder, fused=False, passes=1, external=external)
+    times = np.array(pairs)
     logs = np.log(times[:, 1] / times[:, 0])
     half = STUDENT_T * logs.std(ddof=1) / np.sqrt(SESSIONS)
-    seconds = np.median(times, axis=0).tolist()
-    return {
-        "operators": fused,
-        "operators_without": len(rows),
-        "seconds": seconds[0],
-        "seconds_without": seconds[1],
-        "slower": np.exp([logs.mean(), logs.mean() - half, logs.mean() + half]).tolist(),
-    }
+    return np.median(times, axis=0).tolist(), np.exp([logs.mean(), logs.mean() - half, logs.mean() + half]).tolist()
 
 
 def profiled(request: Message) -> Message:

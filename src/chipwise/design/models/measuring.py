@@ -48,6 +48,16 @@ Interval = tuple[float, float | None, float | None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Separate:
+    """A graph whose grouped products (of many experts, of grouped convolutions) run one by one: median seconds."""
+
+    groups: int  # grouped products of the graph
+    operators: int
+    seconds: float
+    slower: Interval  # its time over that of the graph as it is, in passes in turns, with its 90 % interval
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Fusions:
     """A graph with the runtime's optimisations, mostly fused operators, and without: operators, median seconds."""
 
@@ -56,6 +66,7 @@ class Fusions:
     seconds: float
     seconds_without: float
     slower: Interval  # ratio of the two in passes in turns, with its 90 % interval
+    separate: Separate | None = later(None)  # noqa: RUF009  (if it has grouped products)
 
 
 @dataclass(frozen=True, repr=False)

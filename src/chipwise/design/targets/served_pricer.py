@@ -9,14 +9,14 @@ import numpy as np
 from chipwise.core.arrays import Float64Array
 from chipwise.design.targets.formats import format_there
 from chipwise.hardware.datasheet import DeviceProfile
-from chipwise.hardware.runtime import CORES, Runtime, runtime_named
+from chipwise.hardware.runtime import Runtime, runtime_named
 from chipwise.model.arch.design import Design
 from chipwise.model.arch.formats import mixed
 from chipwise.model.arch.layer import Layer
 from chipwise.model.ops.embedding import EmbeddingOp
 from chipwise.model.ops.op import Op
 from chipwise.model.ops.workload import Phase, Workload
-from chipwise.predict.kernels import cores
+from chipwise.predict.kernels import caches
 from chipwise.predict.kernels.times import Situation
 from chipwise.predict.served.batching import constants, tpot_s
 from chipwise.predict.served.kernel_times import FIGURES, Call, time_kernels
@@ -71,7 +71,7 @@ class ServedPricer:
         return self._template.but(model=design.arch, device=self.device, weights=weights)
 
     def pass_columns(self, design: Design, workload: Workload, phase: Phase) -> Float64Array:
-        """Kernel seconds and count of a pass; for prefill, also of a batched prefill."""
+        """Kernel seconds and count of a pass, its bytes' and its reading's seconds; for prefill, also of a batch."""
         setting, (prefill, decode) = self.setting(design), self._steps(design)
         if phase is Phase.DECODE:
             return self._columns(setting, decode)
@@ -109,8 +109,7 @@ class ServedPricer:
     def _spaced_s(self, columns: Float64Array, runtime: Runtime) -> Float64Array:
         """Seconds of a pass on the device, given its columns."""
         busy_s = columns[:, 0]
-        if runtime.stack == CORES:
-            busy_s = busy_s - cores.saved_s(columns[:, 2], self.device)
+        busy_s = busy_s - columns[:, 3] * caches.saved_share(columns[:, 2], self.device, runtime.stack)
         return self._constants.spaced_s(busy_s, columns[:, 1], runtime)
 
     def stored_bytes(self, design: Design, workload: Workload) -> float:
@@ -166,9 +165,7 @@ class ServedPricer:
     def _columns(self, setting: Setting, step: Step) -> Float64Array:
         times = self._times(setting, self._parts(setting, step))
         found = [float(self._constants.busy_s(times, setting.runtime)[0]), float(times.kernels)]
-        if setting.runtime.stack == CORES:
-            found.append(float(times.counts.sum(axis=0) @ times.figure("memory_s")[:, 0]))
-        return np.array(found)
+        return np.array([*found, float(times.memory_s[0]), float(times.reading_s[0])])
 
     def _parts(self, setting: Setting, step: Step) -> tuple[PlacedOp, ...]:
         """The kernels of a pass; caches the last design."""

@@ -37,6 +37,7 @@ class OpCost:
     memory_s: float | None = None  # by data sheet: at the memory bandwidth; if calibrated: the streaming part
     launch_s: float | None = None
     doubt: float = 0.0  # log half-width for costs that were not timed; fully correlated over operators
+    saved_s: float = later(0.0)  # seconds that ``latency_s`` lacks because a cache keeps the pass's bytes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

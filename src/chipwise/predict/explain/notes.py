@@ -16,9 +16,9 @@ import numpy as np
 
 from chipwise.core import units
 from chipwise.errors import ChipwiseError, DoesNotFit, Unsupported
-from chipwise.hardware.runtime import CORES, Runtime
+from chipwise.hardware.runtime import Runtime
 from chipwise.predict.explain.question import Case
-from chipwise.predict.kernels import cores
+from chipwise.predict.kernels import caches
 from chipwise.predict.served.batching import constants
 from chipwise.predict.served.formats import wide_format
 from chipwise.predict.served.groups import grouped
@@ -78,17 +78,18 @@ def shared_context(case: Case) -> Shared | None:
 
 
 def held_note(case: Case) -> str | None:
-    """Names the cache that holds what a pass on CPU cores reads; None if memory does, or the cores do not compute."""
+    """Names the cache that holds what a pass reads; None if memory does, or the cache's rate is unknown."""
     runtime = case.question.deployment.runtime
-    if case.sheet is None or case.training or not isinstance(runtime, Runtime) or runtime.stack != CORES:
+    if case.sheet is None or case.training or not isinstance(runtime, Runtime):
         return None
     phase = case.phases[-1]
     moved = sum(float(cost.work.bytes * cost.count) for cost in case.operators(phase))
-    cache = next((each for each in cores.caches_of(case.sheet) if moved <= each.capacity_bytes), None)
+    held = caches.caches_of(case.sheet, runtime.stack)
+    cache = next((each for each in held if moved <= each.capacity_bytes), None)
     if cache is None:
         return None
-    rates = float(cores.bandwidth_bytes_per_s(np.array([moved]), case.sheet)[0]), cores.memory_bytes_per_s(case.sheet)
-    shown = [units.show(rate, "bandwidth") for rate in rates]
+    rate = float(caches.bandwidth_bytes_per_s(np.array([moved]), case.sheet, runtime.stack)[0])
+    shown = [units.show(each, "bandwidth") for each in (rate, caches.memory_bytes_per_s(case.sheet, runtime.stack))]
     return (
         f"{case.title(phase)} reads {units.show(moved, 'bytes')}, which {cache.name} "
         f"({units.show(cache.capacity_bytes, 'bytes')}) holds: priced at {shown[0]}, not at the {shown[1]} of memory"

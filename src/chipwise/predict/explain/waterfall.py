@@ -197,10 +197,10 @@ def _scales(case: Case) -> Scales:
 
 def _busy_s(cost: OpCost, scales: Scales) -> float:
     """Seconds of the kernels without their launches."""
-    busy_s = cost.latency_s - (cost.launch_s or 0.0)
-    if scales is None:
-        return busy_s
-    return max(scales.get(class_of(cost.kind), 1.0) * busy_s, cost.compute_s or 0.0, cost.memory_s or 0.0)
+    busy_s = cost.latency_s + cost.saved_s - (cost.launch_s or 0.0)
+    if scales is not None:
+        busy_s = max(scales.get(class_of(cost.kind), 1.0) * busy_s, cost.compute_s or 0.0, cost.memory_s or 0.0)
+    return busy_s - cost.saved_s
 
 
 def _limit_s(cost: OpCost, scales: Scales) -> float:

@@ -4,9 +4,8 @@
 
 P is the FP32 rate (int8 rate for int8 weights) of the vector units of the computing cores. B depends on where the bytes
 of a whole pass are held between passes: a model of a few megabytes stays in the last-level cache, which is several
-times faster for a core than memory. ``times`` prices a kernel whose bytes come from memory; ``saved_s`` is the time
-that a pass saves if its bytes fit in caches. Seconds from memory are summed first, and the saving of the whole pass is
-subtracted last.
+times faster for a core than memory. ``times`` prices a kernel whose bytes come from memory; what a pass saves if
+its bytes fit in caches is subtracted last (``caches``).
 
 Constants are per clock of the sheet's base clock. They were set on one core of a Sapphire Rapids server (86 and 20
 models of one to thirty megabytes, ONNX Runtime 1.31.1). Two of the constants were chosen after seeing GPT-2 on a core
@@ -65,39 +64,16 @@ def times(op: Op, device: DeviceProfile, *, stack: str = "cores", fold: str | No
     engine, clock, threads = vector_engine(device), clock_hz(device), threads_of(device)
     node_s = nodes_of(op) * (NODE_CLOCKS + SYNC_CLOCKS * np.log2(threads)) / clock
     compute_s = flops / rate_of(op, engine, device)
-    memory_s = moved / device.mem_bandwidth_bytes_per_s
+    memory_s, reading_s = moved / device.mem_bandwidth_bytes_per_s, moved / memory_bytes_per_s(device)
     return KernelTimes(
-        latency_s=node_s + compute_s + moved / memory_bytes_per_s(device),
+        latency_s=node_s + compute_s + reading_s,
         log_halfwidth=np.full(moved.shape, LOG_HALFWIDTH),
         compute_s=np.minimum(flops / _peak(engine, device), compute_s),
         memory_s=memory_s,
         launch_s=np.full(moved.shape, node_s),
         situation="unseen",
+        reading_s=reading_s,
     )
-
-
-def saved_s(memory_s: Float64Array, device: DeviceProfile) -> Float64Array:
-    """Seconds that a pass saves because its bytes are in caches.
-
-    Args:
-        memory_s: Bytes of all kernels of the pass divided by the sheet's memory bandwidth, (n,).
-        device: The data sheet.
-    """
-    moved = memory_s * device.mem_bandwidth_bytes_per_s
-    found: Float64Array = moved * (1 / memory_bytes_per_s(device) - 1 / bandwidth_bytes_per_s(moved, device))
-    return found
-
-
-def bandwidth_bytes_per_s(working_set_bytes: Float64Array, device: DeviceProfile) -> Float64Array:
-    """Bytes per second of passes that repeatedly read ``working_set_bytes``."""
-    left, seconds_a_byte = np.ones(working_set_bytes.shape), np.zeros(working_set_bytes.shape)
-    for cache in caches_of(device):
-        kept = 1 / (1 + (working_set_bytes / cache.capacity_bytes) ** STEEPNESS)
-        share = np.minimum(kept, left)
-        seconds_a_byte = seconds_a_byte + share / cache.bytes_per_s
-        left = left - share
-    found: Float64Array = 1 / (seconds_a_byte + left / memory_bytes_per_s(device))
-    return found
 
 
 class Cache(NamedTuple):
@@ -108,13 +84,19 @@ class Cache(NamedTuple):
     bytes_per_s: float
 
 
-def caches_of(device: DeviceProfile) -> list[Cache]:
-    """L2 and the last-level cache, in this order.
+def caches_of(device: DeviceProfile, *, whole: bool = False) -> list[Cache]:
+    """L2 and the last-level cache, in this order, as the fastest cores reach them; with ``whole``, as all cores do.
 
     Caches that the sheet does not list are left out.
     """
-    clock, threads = clock_hz(device), threads_of(device)
-    slowest, found = memory_bytes_per_s(device), []
+    kinds = [each for each in vector_engines(device) if whole or each is vector_engine(device)]
+    threads = sum(each.units.number if each.units is not None else 1.0 for each in kinds)
+    clocks_per_s = sum(
+        (each.units.number if each.units is not None else 1.0)
+        * (each.clock.number if each.clock is not None else device.clock_hz)
+        for each in kinds
+    )
+    found = []
     for level in device.memory:
         if level.name not in ("l2", "l3") or level.capacity is None:
             continue
@@ -125,7 +107,7 @@ def caches_of(device: DeviceProfile) -> list[Cache]:
         else:
             each = CORE_BYTES_PER_CLOCK.get(device.vendor, CORE_BYTES_PER_CLOCK_ELSEWHERE)
             capacity = level.capacity.number * _reached(device, threads)
-        found.append(Cache(level.name, capacity, max(each * clock * threads, slowest)))
+        found.append(Cache(level.name, capacity, each * clocks_per_s))
     return found
 
 
@@ -151,13 +133,18 @@ def vector_engine(device: DeviceProfile) -> Engine:
     Raises:
         Unsupported: The sheet lists no vector units, or no FP32 rate for them.
     """
-    among = [each for each in device.engines if each.part == "cpu" and each.kind == "vector" and each.rate("fp32")]
+    among = vector_engines(device)
     if not among:
         raise Unsupported(
             f"{device.name} lists no FP32 rate of its CPU cores; pass a device file of your own with an engine of part "
             "cpu that has fma_per_clock.fp32"
         )
     return max(among, key=lambda each: each.rate("fp32") or 0.0)
+
+
+def vector_engines(device: DeviceProfile) -> list[Engine]:
+    """The vector units of all kinds of cores that have an FP32 rate."""
+    return [each for each in device.engines if each.part == "cpu" and each.kind == "vector" and each.rate("fp32")]
 
 
 def threads_of(device: DeviceProfile) -> float:

@@ -252,6 +252,13 @@ def demands(op: Op, device: DeviceProfile, part: str, stack: str) -> tuple[Size,
     return memory_s, flops / vector_flops_per_s(device, part), pieces
 
 
+def unpacking_s(op: Op, device: DeviceProfile, part: str) -> Size:
+    """Seconds of an operator's bytes on a part whose memory is infinitely fast: what CPU cores take to unpack them."""
+    if part != "cpu":
+        return 0.0
+    return np.asarray(op.work().bytes, np.float64) / (DRAWN_BYTES_A_FLOP * vector_flops_per_s(device, part))
+
+
 def _idle(op: Op, rows: Float64Array, units: float) -> Size:
     """Slowdown of matrix products by partly filled tiles and idle units."""
     if isinstance(op, ExpertsOp | GroupedMatmul):
@@ -307,9 +314,11 @@ def times(op: Op, device: DeviceProfile, *, stack: str, constants: Constants | N
     constants = constants or shipped()
     part = part_of(device, stack)
     memory_s, compute_s, pieces = np.broadcast_arrays(*demands(op, device, part, stack))
+    kept_s = np.broadcast_to(unpacking_s(op, device, part), memory_s.shape)
     few = np.broadcast_to(rows_of(op) <= FEW_ROWS, memory_s.shape)
     found = np.empty(memory_s.shape)
     width = np.empty(memory_s.shape)
+    reading_s = np.empty(memory_s.shape)
     launch_s = np.empty(memory_s.shape)
     for phase in (True, False):
         chosen = few == phase
@@ -317,7 +326,9 @@ def times(op: Op, device: DeviceProfile, *, stack: str, constants: Constants | N
             continue
         slower, harder, launch = factors(device, part, stack, KernelKind.of(op), phase)
         launch_s[chosen] = launch * pieces[chosen]
-        found[chosen] = launch_s[chosen] + joined(memory_s[chosen] * slower, compute_s[chosen] * harder)
+        done_s = compute_s[chosen] * harder
+        found[chosen] = launch_s[chosen] + joined(memory_s[chosen] * slower, done_s)
+        reading_s[chosen] = found[chosen] - launch_s[chosen] - joined(kept_s[chosen] * slower, done_s)
         width[chosen] = constants.halfwidth("decode" if phase else "prefill", device, part, stack)
     work = op.work()
     flops, moved = (
@@ -331,6 +342,7 @@ def times(op: Op, device: DeviceProfile, *, stack: str, constants: Constants | N
         memory_s=least_s,
         launch_s=launch_s,
         situation=constants.situation(device, part, stack),
+        reading_s=reading_s,
     )
 
 

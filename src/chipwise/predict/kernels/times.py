@@ -28,6 +28,7 @@ class KernelTimes:
     launch_s: Float64Array  # seconds of an empty kernel
     situation: Situation
     doubt: Float64Array | None = None  # part of log_halfwidth from costs that were not timed
+    reading_s: Float64Array | None = None  # part of latency_s that infinitely fast memory would save; see ``caches``
 
     @property
     def low_s(self) -> Float64Array:

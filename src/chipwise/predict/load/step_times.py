@@ -342,9 +342,10 @@ def _stem_table(group: Group, body: PassTimes, grids: _Grids, known: Constants) 
 def _only(times: PassTimes, sort: str) -> PassTimes:
     """Selects the kernels of a pass of one kind: ``attention``, ``head``, or ``body`` for the rest."""
     kept = [i for i, part in enumerate(times.parts) if _sort(part.place, part.op.kind) == sort]
-    return PassTimes.of(
+    chosen = PassTimes.of(
         tuple(times.parts[i] for i in kept), times.figures[:, kept], tuple(times.situations[i] for i in kept)
     )
+    return replace(chosen, saved=times.saved)
 
 
 def _sort(place: str, kind: str) -> str:

@@ -307,7 +307,8 @@ def operator_costs(times: PassTimes, i: int) -> tuple[OpCost, ...]:
 
 
 def _operator_costs(times: PassTimes, i: int) -> Iterator[OpCost]:
-    for part, figures in zip(times.parts, times.figures[:, :, i].T.tolist(), strict=True):
+    kernel_s = times.kernel_s[:, i].tolist()
+    for part, figures, latency_s in zip(times.parts, times.figures[:, :, i].T.tolist(), kernel_s, strict=True):
         each = dict(zip(FIGURES, figures, strict=True))
         compute, memory, launch = (part.count * each[name] for name in ("compute_s", "memory_s", "launch_s"))
         limits = {Bound.COMPUTE: compute, Bound.MEMORY: memory, Bound.LAUNCH: launch}
@@ -317,7 +318,7 @@ def _operator_costs(times: PassTimes, i: int) -> Iterator[OpCost]:
         yield OpCost(
             place=part.place,
             kind=part.op.kind,
-            latency_s=part.count * each["latency_s"],
+            latency_s=part.count * latency_s,
             bound=bound,
             work=op_at(part.op, i).work(),
             count=part.count,
@@ -325,6 +326,7 @@ def _operator_costs(times: PassTimes, i: int) -> Iterator[OpCost]:
             memory_s=memory,
             launch_s=launch,
             doubt=each["doubt"],
+            saved_s=part.count * (each["latency_s"] - latency_s),
         )
 
 

@@ -16,6 +16,7 @@ from chipwise.core.arrays import Float64Array
 from chipwise.core.dtypes import Size
 from chipwise.hardware.datasheet import DeviceProfile
 from chipwise.model.ops.op import Op
+from chipwise.predict.kernels import caches
 from chipwise.predict.kernels.one_row import served_times
 from chipwise.predict.kernels.times import Situation
 
@@ -80,7 +81,7 @@ class TimedCalls:
     situations: tuple[Situation, ...]  # one per call
 
 
-FIGURES = ("latency_s", "log_halfwidth", "compute_s", "memory_s", "launch_s", "doubt")
+FIGURES = ("latency_s", "log_halfwidth", "compute_s", "memory_s", "launch_s", "doubt", "reading_s")
 
 
 def time_kernels(calls: Sequence[Call], *, fold: str | None = None) -> TimedCalls:
@@ -92,7 +93,7 @@ def time_kernels(calls: Sequence[Call], *, fold: str | None = None) -> TimedCall
         times = served_times(batch.op, batch.device, stack=batch.stack, fold=fold)
         columns = np.concatenate([np.arange(stops[i] - calls[i].rows, stops[i]) for i in batch.members])
         for row, name in enumerate(FIGURES):
-            value = getattr(times, name)
+            value = caches.reading_s(times, batch.device, batch.stack) if name == "reading_s" else getattr(times, name)
             figures[row, columns] = 0.0 if value is None else value
         for i in batch.members:
             situations[i] = times.situation

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from chipwise.core.arrays import Float64Array
 from chipwise.hardware.datasheet import DeviceProfile
-from chipwise.hardware.runtime import CORES
-from chipwise.predict.kernels import cores
+from chipwise.predict.kernels import caches
 from chipwise.predict.kernels.times import Situation
 from chipwise.predict.served.kernel_times import FIGURES, Call, time_kernels
 from chipwise.predict.served.lowering import lower_pass
@@ -49,18 +48,20 @@ class Pass:
 class PassTimes:
     """Times of a pass, kernel by kernel.
 
-    ``figures`` has the values of ``kernel_times.FIGURES`` for each part and request; ``counts`` says how often a pass
-    runs each part, in the row of the part's class.
+    ``figures`` has the values of ``kernel_times.FIGURES`` for each part and request, with bytes from memory; ``counts``
+    says how often a pass runs each part, in the row of the part's class. ``saved`` is the share of its reading time
+    that each request's pass saves, because caches keep its bytes.
     """
 
     parts: tuple[PlacedOp, ...]
     figures: Float64Array  # (FIGURES, parts, requests)
     situations: tuple[Situation, ...]  # one per part
     counts: Float64Array  # (CLASSES, parts)
+    saved: Float64Array | float = 0.0  # (requests,)
 
     @classmethod
     def of(cls, parts: tuple[PlacedOp, ...], figures: Float64Array, situations: tuple[Situation, ...]) -> PassTimes:
-        """The times of ``parts``."""
+        """The times of ``parts``, with bytes from memory."""
         counts = np.zeros((len(CLASSES), len(parts)))
         for p, part in enumerate(parts):
             counts[CLASSES.index(class_of(part.op.kind)), p] = part.count
@@ -74,7 +75,20 @@ class PassTimes:
     @property
     def kernel_s(self) -> Float64Array:
         """Seconds of one launch of each kernel alone, (parts, requests)."""
-        return self.figure("latency_s")
+        found: Float64Array = self.figure("latency_s") - self.saved * self.figure("reading_s")
+        return found
+
+    @property
+    def reading_s(self) -> Float64Array:
+        """Seconds for which a pass waits for memory, if no cache keeps its bytes, (requests,)."""
+        found: Float64Array = self.counts.sum(axis=0) @ self.figure("reading_s")
+        return found
+
+    @property
+    def memory_s(self) -> Float64Array:
+        """Bytes of all kernels of a pass over the memory's bandwidth, (requests,)."""
+        found: Float64Array = self.counts.sum(axis=0) @ self.figure("memory_s")
+        return found
 
     def figure(self, name: str) -> Float64Array:
         """One row of ``kernel_times.FIGURES``, (parts, requests)."""
@@ -95,12 +109,12 @@ class PassTimes:
         """Seconds of kernels of some ``CLASSES`` without launches, which captured graphs hide; never below the limits.
 
         A kernel's floor is its time without any work (its launch, a separate quantisation kernel). ``scale`` is a
-        kernel's time in serving over its time measured alone. No kernel is faster than the chip's rates allow.
+        kernel's time in serving over its time measured alone. No kernel is faster than the chip's rates allow, unless a
+        cache keeps its bytes.
         """
         limit = np.maximum(self.figure("compute_s"), self.figure("memory_s"))
-        total: Float64Array = self._counts(classes) @ np.maximum(
-            scale * (self.kernel_s - self.figure("launch_s")), limit
-        )
+        alone_s = np.maximum(scale * (self.figure("latency_s") - self.figure("launch_s")), limit)
+        total: Float64Array = self._counts(classes) @ (alone_s - self.saved * self.figure("reading_s"))
         return total
 
     def _counts(self, classes: Sequence[str]) -> Float64Array:
@@ -129,17 +143,6 @@ class PassTimes:
         return min(fitted, key=order.index)
 
 
-def kept_in_caches(parts: Sequence[PlacedOp], figures: Float64Array, device: DeviceProfile) -> Float64Array:
-    """Times of kernels on CPU cores, reduced by cache hits between passes."""
-    counts = np.array([part.count for part in parts], float)
-    memory_s = figures[FIGURES.index("memory_s")]
-    total_s = counts @ memory_s
-    saved = cores.saved_s(total_s, device) / np.maximum(total_s, 1e-30)
-    result = figures.copy()
-    result[FIGURES.index("latency_s")] -= saved * memory_s
-    return result
-
-
 def class_of(kind: str) -> str:
     """Class of an operator."""
     return _CLASS.get(kind, "other")
@@ -162,8 +165,8 @@ def time_passes(passes: Sequence[Pass], *, fold: str | None = None) -> list[Pass
     for each, parts in zip(passes, lowered, strict=True):
         width = len(parts) * each.rows
         figures = found.figures[:, column : column + width].reshape(len(FIGURES), len(parts), each.rows)
-        if each.setting.runtime.stack == CORES:
-            figures = kept_in_caches(parts, figures, each.device)
-        answers.append(PassTimes.of(parts, figures, found.situations[call : call + len(parts)]))
+        times = PassTimes.of(parts, figures, found.situations[call : call + len(parts)])
+        saved = caches.saved_share(times.memory_s, each.device, each.setting.runtime.stack)
+        answers.append(replace(times, saved=saved))
         column, call = column + width, call + len(parts)
     return answers

@@ -31,7 +31,7 @@ def pass_sums(times: PassTimes, seconds: Float64Array, setting: Setting, phase: 
     n = len(seconds)
     counts = np.array([part.count for part in times.parts], float)[:, None]
     latency, launch, compute, memory = (
-        counts * times.figure(name) for name in ("latency_s", "launch_s", "compute_s", "memory_s")
+        counts * each for each in (times.kernel_s, *map(times.figure, ("launch_s", "compute_s", "memory_s")))
     )
     launch = np.minimum(launch, latency)
     terms = np.zeros((n, len(TERMS)))
@@ -106,7 +106,7 @@ def _grown(times: PassTimes, found: PassTimesTaught) -> PassTimes:
     Compute and memory times keep the sheet's values.
     """
     figures = times.figures.copy()
-    launch, latency = FIGURES.index("launch_s"), FIGURES.index("latency_s")
+    launch, latency, read = (FIGURES.index(name) for name in ("launch_s", "latency_s", "reading_s"))
     n = figures.shape[2]
     launch_factor, kernel_s, moved = (found.factors[:, TERMS.index(name)] for name in ("launches", "kernels", "bytes"))
     compute, memory = (times.figure(name) for name in ("compute_s", "memory_s"))
@@ -120,4 +120,5 @@ def _grown(times: PassTimes, found: PassTimesTaught) -> PassTimes:
         work = factor * (figures[latency, p] - launched) + done * compute[p] + moved * memory[p]
         figures[launch, p] = launch_factor * launched + kernel_s
         figures[latency, p] = work + figures[launch, p]
+        figures[read, p] *= factor
     return replace(times, figures=figures)

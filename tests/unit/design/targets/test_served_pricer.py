@@ -36,6 +36,7 @@ BARE = SearchSpace(build(SpaceSpec, {**FIELDS, "layer": BARE_LAYER, "depth": [3,
     [
         ("apple-m4", "llama.cpp", 1, 1),
         ("snapdragon-8-elite", "llama.cpp", 1, 1),
+        ("rtx-4090", "llama.cpp", 1, 1),
         ("h100-sxm", "vllm", 1, 1),
         ("h100-sxm", "vllm", 16, 2),
         ("h100-sxm", "sglang", 32, 1),

@@ -100,7 +100,20 @@ def test_a_small_working_set_names_the_cache_that_holds_it(depth: int, held: str
     else:
         (note,) = notes
         assert f"reads {units.show(float(moved), 'bytes')}, which {held} (2.1 MB) holds" in note
-    assert not [note for note in explain_case(case(arch, "h100-sxm")).notes if "holds: priced at" in note]
+
+
+@pytest.mark.parametrize(
+    ("device", "runtime", "held"),
+    [
+        ("h100-sxm", "vllm", "l2 (52.4 MB) holds: priced at 9.41 TB/s, not at the 3.35 TB/s of memory"),
+        ("snapdragon-8-elite", "llama.cpp", "l2 (24 MB) holds: priced at 238 GB/s, not at the 84.8 GB/s of memory"),
+        ("rtx-5090", "llama.cpp", None),  # nobody states the rate of its L2 cache
+    ],
+)
+def test_caches_of_gpus_and_phones_are_named_if_their_rates_are_known(device: str, runtime: str, held: str) -> None:
+    arch = uniform(vocab_size=64, d_model=128, depth=1, heads=4, ffn_width=512, max_tokens=128)
+    notes = [note for note in explain_case(case(arch, device, runtime=runtime)).notes if "holds: priced at" in note]
+    assert [held in note for note in notes] == ([] if held is None else [True])
 
 
 def test_an_encoder_has_no_batch_of_decodes() -> None:

@@ -15,7 +15,7 @@ from chipwise.errors import InputError, UnknownName, Unsupported
 from chipwise.hardware import datasheet
 from chipwise.hardware.runtime import CORES
 from chipwise.model.ops.matmul import Matmul
-from chipwise.predict.kernels import cores, times_of
+from chipwise.predict.kernels import caches, cores, times_of
 from chipwise.predict.served.deployment import Deployment
 from chipwise.predict.served.groups import GroupCost, cost_groups, grouped
 from chipwise.predict.served.request import Request
@@ -60,20 +60,20 @@ def test_a_product_of_one_row_by_pencil() -> None:
 def test_a_small_model_is_read_from_the_last_cache_and_a_large_one_from_memory() -> None:
     """15 bytes a clock at 2 GHz from the last cache; 14 GB/s from memory; nothing is slower than memory."""
     sizes = np.array([20e6, 20e9])
-    cached, memory = cores.bandwidth_bytes_per_s(sizes, ONE)
+    cached, memory = caches.bandwidth_bytes_per_s(sizes, ONE, CORES)
     assert cached == pytest.approx(15 * 2e9, rel=0.05)
     assert memory == pytest.approx(14e9, rel=0.01)
-    saved = cores.saved_s(sizes / MEMORY_S, ONE)
-    assert saved[0] == pytest.approx(20e6 / 14e9 - 20e6 / cached)
-    assert saved[1] < 0.01 * 20e9 / 14e9
+    saved = caches.saved_share(sizes / MEMORY_S, ONE, CORES)
+    assert saved[0] * 20e6 / 14e9 == pytest.approx(20e6 / 14e9 - 20e6 / cached)
+    assert saved[1] < 0.01
 
 
 @given(small=st.floats(1e3, 1e11), times=st.floats(1, 1e3), threads=st.integers(1, 56))
 def test_more_to_read_is_never_read_faster(small: float, times: float, threads: int) -> None:
     sheet = datasheet.load(f"xeon-8480-plus:{threads}-cores")
-    near, far = cores.bandwidth_bytes_per_s(np.array([small, small * times]), sheet)
+    near, far = caches.bandwidth_bytes_per_s(np.array([small, small * times]), sheet, CORES)
     assert near >= far * (1 - 1e-9) >= cores.memory_bytes_per_s(sheet) * (1 - 1e-6)
-    assert (cores.saved_s(np.array([small]), sheet) >= -1e-9 * small).all()
+    assert (caches.saved_share(np.array([small]), sheet, CORES) >= -1e-9).all()
 
 
 def test_one_core_of_an_epyc_has_one_eighths_share_of_the_last_cache() -> None:
