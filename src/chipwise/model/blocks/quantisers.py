@@ -11,7 +11,7 @@ References:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -21,6 +21,7 @@ from chipwise.model.blocks.quantize import GRID, Grid, Packed, Quantiser, levels
 
 DAMPING = 0.01  # added to the diagonal of H, as a share of its mean
 SWEEPS = 4  # times that each integer and each scale is chosen again after GPTQ
+ROWS, BLOCK = 1024, 32  # rows and columns that are rounded before the rest is brought up to date
 FRACTIONS = np.linspace(0.6, 1.1, 21, dtype=np.float32)  # shares of a group's range that its levels may span
 FIXED = ("q8_0", "fp8")  # formats that are rounded to nearest: the scale follows from the largest value
 Inputs = Callable[[], Float32Array | None]
@@ -48,6 +49,12 @@ class _Rounding:
         scales = np.ones((len(matrix), groups), np.float32)
         symmetric = grid.symmetric or form != "int4"
         return cls(padded, np.zeros_like(padded), scales, scales * 0, low, high, symmetric, grid.positive)
+
+    def by_rows(self) -> Iterator[_Rounding]:
+        """Views of so many rows that columns stay in a core's cache; rows are rounded independently."""
+        for start in range(0, len(self.matrix), ROWS):
+            held = (each[start : start + ROWS] for each in (self.matrix, self.values, self.scales, self.zeros))
+            yield _Rounding(*held, self.low, self.high, self.symmetric, self.positive)
 
     def groups(self) -> list[slice]:
         """The columns of each group."""
@@ -111,18 +118,25 @@ def gptq(matrix: Float32Array, form: str, *, inputs: Inputs = no_inputs, grid: G
     found = _Rounding.of(matrix, form, grid)
     moments = _moments(given, matrix.shape[1], found.matrix.shape[1])
     passing = np.linalg.cholesky(np.linalg.inv(moments.astype(np.float64))).T.astype(np.float32)
+    for part in found.by_rows():
+        _pass_errors(part, passing)
+        for _ in range(SWEEPS):
+            _improve(part, moments)
+    return found.packed(form, matrix.shape[1])
+
+
+def _pass_errors(found: _Rounding, passing: Float32Array) -> None:
+    """Rounds columns in turn; ``passing`` (k, k) tells what of a column's error later columns take over."""
     left = found.matrix.copy()  # what the columns that are not rounded yet should hold
     for i, part in enumerate(found.groups()):
-        own, errors = passing[part, part], np.empty_like(left[:, part])
-        found.fit(left[:, part], np.asarray(1 / np.diag(own) ** 2, np.float32), i)
-        for j, at in enumerate(range(part.start, part.stop)):
-            found.values[:, at, None] = found.nearest(left[:, at, None], i)
-            errors[:, j] = (left[:, at] - found.values[:, at] * found.scales[:, i]) / own[j, j]
-            left[:, at + 1 : part.stop] -= errors[:, j, None] * own[j, j + 1 :]
-        left[:, part.stop :] -= errors @ passing[part, part.stop :]
-    for _ in range(SWEEPS):
-        _improve(found, moments)
-    return found.packed(form, matrix.shape[1])
+        found.fit(left[:, part], np.asarray(1 / np.diag(passing[part, part]) ** 2, np.float32), i)
+        for block in _blocks(part):
+            own, errors = passing[block, block], np.empty_like(left[:, block])
+            for j, at in enumerate(range(block.start, block.stop)):
+                found.values[:, at, None] = found.nearest(left[:, at, None], i)
+                errors[:, j] = (left[:, at] - found.values[:, at] * found.scales[:, i]) / own[j, j]
+                left[:, at + 1 : block.stop] -= errors[:, j, None] * own[j, j + 1 :]
+            left[:, block.stop :] -= errors @ passing[block, block.stop :]
 
 
 def _improve(found: _Rounding, moments: Float32Array) -> None:
@@ -133,16 +147,26 @@ def _improve(found: _Rounding, moments: Float32Array) -> None:
     for i, part in enumerate(parts):
         own, before = moments[part, part], restored[:, part]
         values, around, scale = found.values[:, part], slope[:, part].copy(), found.scales[:, i].copy()
-        for j in range(values.shape[1]):
-            wanted = values[:, j] * scale - around[:, j] / own[j, j]
-            chosen = found.nearest(wanted[:, None], i)[:, 0]
-            around += ((chosen - values[:, j]) * scale)[:, None] * own[j]
-            values[:, j] = chosen
+        for block in _blocks(slice(0, values.shape[1])):
+            inner, near, changes = own[block, block], around[:, block], np.empty_like(values[:, block])
+            for j, at in enumerate(range(block.start, block.stop)):
+                wanted = values[:, at] * scale - near[:, j] / inner[j, j]
+                chosen = found.nearest(wanted[:, None], i)[:, 0]
+                changes[:, j] = (chosen - values[:, at]) * scale
+                near += changes[:, j, None] * inner[j]
+                values[:, at] = chosen
+            for other in (slice(0, block.start), slice(block.stop, None)):
+                around[:, other] += changes @ own[block, other]
         curvature = np.einsum("ng,ng->n", values @ own, values)
         scale -= np.einsum("ng,ng->n", values, around) / np.where(curvature > 0, curvature, np.inf)
         wrong = scale <= 0 if found.positive else scale == 0
         found.scales[:, i] = np.where(wrong, found.scales[:, i], scale)
         slope += (values * found.scales[:, i, None] - before) @ moments[part]
+
+
+def _blocks(part: slice) -> list[slice]:
+    """Parts of ``part``: errors reach columns of other blocks by one product of matrices for a block."""
+    return [slice(start, min(start + BLOCK, part.stop)) for start in range(part.start, part.stop, BLOCK)]
 
 
 def _moments(inputs: Float32Array | None, k: int, width: int) -> Float32Array:
