@@ -290,6 +290,7 @@ def shrink(
     runtime: str | None = None,
     tpot: str | None = None,
     to: str | None = None,
+    dry_run: bool = False,
     seed: int = 0,
     on_progress: Callable[[str, int, int], None] = lambda stage, done, total: None,
 ) -> Shrunk | QuantisedGguf:
@@ -322,6 +323,7 @@ def shrink(
         runtime: Runtime on that chip. Default: its usual one.
         tpot: Limit on a decode step of the GGUF file, such as ``<= 8 ms``.
         to: ``gguf``: write a GGUF file, whose formats are chosen by matrix; ``memory`` is then ``<= 400 MB``.
+        dry_run: GGUF: choose and promise, but write no file.
         seed: Random seed.
         on_progress: Called with the stage, the finished steps and the total steps.
 
@@ -337,9 +339,11 @@ def shrink(
         with formats.texts_of(data) as texts:
             return formats.quantize_gguf(
                 Path(folder), texts, tpot=tpot, memory=None if memory is None else str(memory), context=None,
-                weights=None, device=device, dry_run=False, out=None if out is None else Path(out), seed=seed,
+                weights=None, device=device, dry_run=dry_run, out=None if out is None else Path(out), seed=seed,
                 resume=resume, on_progress=on_progress,
             )  # fmt: skip
+    if dry_run:
+        raise SpecError("only applies to GGUF: add to or tpot", field="dry_run")
     require_folder(Path(folder), text=run_of(folder, data) is None)
     there = None if device is None or is_here(device) else datasheet.load(device).name
     from chipwise.design.shrink.distillation import Healing

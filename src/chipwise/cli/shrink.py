@@ -72,7 +72,12 @@ def command(
         typer.Option(help="Longest decode step of a GGUF file, such as '<= 8 ms'; formats of matrices are chosen."),
     ] = None,
     to: Annotated[str | None, typer.Option(help="gguf: formats by matrix, as chipwise quantize chooses them.")] = None,
-    out: Annotated[Path | None, typer.Option(help="Output folder. Default: runs/shrink-<name>.")] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="GGUF: print the formats and their price, and write no file.")
+    ] = False,
+    out: Annotated[
+        Path | None, typer.Option(help="Output folder, or GGUF file. Default: runs/shrink-<name>, NAME.mix.gguf.")
+    ] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Continue the run in the folder.")] = False,
     seed: Annotated[int, typer.Option(help="Random seed.")] = 0,
     as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON, without progress.")] = False,
@@ -118,6 +123,7 @@ def command(
             runtime=runtime,
             tpot=tpot,
             to=to,
+            dry_run=dry_run,
             out=out,
             resume=resume,
             seed=seed,

@@ -107,6 +107,7 @@ def test_shrink_of_a_gguf_file_is_quantize(model: Path, texts: tuple) -> None:
     assert Path("s.gguf").read_bytes() == Path("a.mix.gguf").read_bytes()
     with pytest.raises(ChipwiseError, match="unknown form 'onnx'; known: gguf"):
         chipwise.shrink(model, data=texts[:1], to="onnx")
+    assert chipwise.shrink(model, data=texts[:1], out="d.gguf", dry_run=True, **limits).file is None
 
 
 def test_a_mix_that_is_a_stock_mix_is_answered_by_the_stock_file(model: Path, texts: tuple) -> None:
