@@ -67,12 +67,18 @@ def matrix_inputs(
     def found() -> dict[str, Float32Array]:
         import torch
 
-        model, kept = load(arch, weights), dict[str, list[Float32Array]]()
+        model, kept, counts = load(arch, weights), dict[str, Float32Array](), dict[str, int]()
+        owners, last = dict[str, str](), ("", torch.empty(0))  # matrices of one input, such as q, k and v, share it
 
         def keep(name: str, given: torch.Tensor) -> None:
-            before = kept.setdefault(f"{name}.weight", [])
-            room = MOST_ROWS - sum(map(len, before))
-            before.append(given.detach().reshape(-1, given.shape[-1])[: max(room, 0)].float().numpy().copy())
+            nonlocal last
+            if owners.setdefault(name, owners[last[0]] if given is last[1] else name) != name:
+                return
+            last = name, given
+            rows = given.detach().reshape(-1, given.shape[-1])
+            held, begun = kept.setdefault(name, np.empty((MOST_ROWS, rows.shape[1]), np.float32)), counts.get(name, 0)
+            counts[name] = min(begun + len(rows), MOST_ROWS)
+            held[begun : counts[name]] = rows[: counts[name] - begun].float().numpy()
 
         for name, module in model.named_modules():
             if isinstance(module, torch.nn.Linear):
@@ -81,7 +87,7 @@ def matrix_inputs(
             model.get_submodule("norm").register_forward_hook(lambda _, given, made: keep("head", made))
         with torch.no_grad():
             run(model)
-        rows = {name: np.concatenate(held) for name, held in kept.items()}
+        rows = {f"{name}.weight": kept[own][: counts[own]] for name, own in owners.items()}
         return rows | ({"embedding.weight": rows["head.weight"]} if hasattr(model, "head_table") else {})
 
     return lambda name: found().get(name)
