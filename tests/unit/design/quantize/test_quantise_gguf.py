@@ -22,9 +22,12 @@ from chipwise.deploy.export import gguf  # noqa: E402
 from chipwise.deploy.export.gguf_read import GgufFile  # noqa: E402
 from chipwise.deploy.export.hf import load_pretrained, save_pretrained  # noqa: E402
 from chipwise.deploy.runtimes.ggml import TYPES, library_path  # noqa: E402
+from chipwise.deploy.runtimes.llama_timing import FileTimes  # noqa: E402
 from chipwise.design.quantize import gguf_run, windows  # noqa: E402
+from chipwise.design.quantize.answers import Kept  # noqa: E402
 from chipwise.design.quantize.decoder import StreamedDecoder  # noqa: E402
 from chipwise.design.quantize.gguf_file import as_gguf  # noqa: E402
+from chipwise.design.quantize.gguf_run import GgufRun  # noqa: E402
 from chipwise.design.quantize.kv_cache import CACHES, cache_bytes, hadamard  # noqa: E402
 from chipwise.errors import ChipwiseError, DataError, Infeasible, SpecError, StorageError, StudyError, Unsupported  # noqa: E402
 from chipwise.model.arch.arch import ArchSpec  # noqa: E402
@@ -119,6 +122,19 @@ def test_a_mix_that_is_a_stock_mix_is_answered_by_the_stock_file(model: Path, te
     assert found.verdict.startswith(("use the stock file: Q8_0", "the chosen mix"))
     if found.verdict.startswith("use"):
         assert set(found.formats.values()) == {"Q8_0"}
+
+
+def test_a_mix_that_no_choice_makes_fast_enough_is_kept_as_beyond_the_limit(
+    model: Path, texts: tuple, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kept = Kept(tmp_path / "state", "a", resume=False)
+    run = GgufRun(GgufFile.open(model), texts[:1], kept, device=CHIP, seed=0, on_progress=lambda *_: None)
+    mix, cache = run.choose({})
+    promise = run.promise("chosen", mix, {}, cache)
+    slow, quick = FileTimes(1e6 * promise.predicted_s, 1.0), FileTimes(promise.predicted_s, 1.0)
+    monkeypatch.setattr(run, "race", lambda mixes: ([slow, quick], 0.0))
+    found, same, times, _ = run._kept_time(promise, mix, {"time": promise.predicted_s}, [(mix, "f16")], None)
+    assert (found.keeps, same, times[0]) == (False, mix, slow)
 
 
 def test_a_dry_run_promises_and_writes_nothing_and_its_answers_are_used_again(model: Path, texts: tuple) -> None:
