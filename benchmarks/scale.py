@@ -116,14 +116,15 @@ def write_model(name: str, folder: Path) -> int:
 
 
 def write_texts(folder: Path) -> list[Path]:
-    """Two domains: this project's documents, and Python's standard library."""
+    """Two domains, written once: this project's documents, and Python's standard library."""
     root = Path(__file__).parents[1] / "docs"
     sources = {"documents": sorted(root.rglob("*.md")), "python": sorted(Path(os.__file__).parent.glob("*.py"))}
     made = []
     for name, files in sources.items():
         made.append(folder / f"{name}.txt")
         text = "\n".join(file.read_text(encoding="utf-8", errors="ignore") for file in files)
-        made[-1].write_text(text[:400_000], encoding="utf-8")
+        if not made[-1].exists():
+            made[-1].write_text(text[:400_000], encoding="utf-8")
     return made
 
 
