@@ -12,7 +12,7 @@ References:
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -53,8 +53,14 @@ class _Rounding:
     def by_rows(self) -> Iterator[_Rounding]:
         """Views of so many rows that columns stay in a core's cache; rows are rounded independently."""
         for start in range(0, len(self.matrix), ROWS):
-            held = (each[start : start + ROWS] for each in (self.matrix, self.values, self.scales, self.zeros))
-            yield _Rounding(*held, self.low, self.high, self.symmetric, self.positive)
+            rows = slice(start, start + ROWS)
+            yield replace(
+                self,
+                matrix=self.matrix[rows],
+                values=self.values[rows],
+                scales=self.scales[rows],
+                zeros=self.zeros[rows],
+            )
 
     def groups(self) -> list[slice]:
         """The columns of each group."""
