@@ -122,7 +122,13 @@ def result(record: api.RunRecord, folder: Path) -> None:
         elif record.task == "text" and any(winner.glob("model.*")):
             put(f"talk to it: chipwise serve {winner}")
     cost, stopped = record.budget.footprint, record.stopped and f"stopped: {record.stopped}"
-    for line in record.space.widened, cost and cost.sentence, answers.unmet.verdict(record), stopped:
+    for line in (
+        record.space.widened,
+        record.space.aligned,
+        cost and cost.sentence,
+        answers.unmet.verdict(record),
+        stopped,
+    ):
         if line:
             say(line)
     if step := answers.unmet.next_step(record):

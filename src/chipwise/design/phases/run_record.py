@@ -12,6 +12,7 @@ from chipwise.core.arrays import Float64Array
 from chipwise.core.digest import plain
 from chipwise.core.files import build
 from chipwise.core.record import Record
+from chipwise.design.phases.alignment import alignment
 from chipwise.design.phases.finals import chances
 from chipwise.design.phases.limits import penalty_factor, within
 from chipwise.design.phases.other_devices import AcrossDevices, OtherDevices
@@ -59,6 +60,9 @@ def make_record(
     said = samples.records("continuations") or memory.records("continuations")
     answer = build(rec.Answer, rec.shown_of_answer(memory.record("answer").data), field="answer")
     knee = answer.knee if answer.knee is not None else _knee(spec, front, factor)
+    aligned = None
+    if target is not None and winner is not None:
+        aligned = alignment(trials[winner].design, target, spec.target.sheet)
     return rec.RunRecord(
         name=spec.name,
         created=now(),
@@ -79,6 +83,7 @@ def make_record(
             priced_per_s=screened.get("priced_per_s", float, None),
             feasible_share=screened.get("feasible_share", float, None),
             widened=(wider := _widened(folder, memory)),
+            aligned=aligned,
         ),
         data=build(rec.DataSummary, memory.record("data").data, field="data") if "data" in memory else None,
         trials=tuple(_trial(spec, item, others) for item in items),
@@ -100,6 +105,7 @@ def make_record(
         notes=(
             *_notes(spec, items, profile),
             *([wider] if wider else []),
+            *([aligned] if aligned else []),
             *_past(memory),
             *memory.sequence("kit_notes", str),
         ),

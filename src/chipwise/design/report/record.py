@@ -116,6 +116,7 @@ class SpaceSummary:
     priced: int | None = None
     priced_per_s: float | None = None  # distinct candidates
     widened: str | None = later(None)  # which values the search added to those of the run file, and why
+    aligned: str | None = later(None)  # what widths that suit the chip's tiles buy
     feasible_share: float | None = None  # share of the first distinct candidates that is predicted to be feasible
 
 
