@@ -11,7 +11,7 @@ from chipwise.core.arrays import AnyArray
 from chipwise.deploy.export.hf import load_pretrained, require_folder, save_pretrained
 from chipwise.design.shrink.forward import Weights
 from chipwise.design.shrink.material import OnPart, mean_distance
-from chipwise.design.shrink.texts import Targets, Texts, encode, make_targets
+from chipwise.design.shrink.texts import BATCH_TOKENS, Targets, Texts, encode, make_targets
 from chipwise.model.arch.arch import ArchSpec
 from chipwise.model.arch.design import Design
 from chipwise.model.arch.ends import Pooler
@@ -20,6 +20,7 @@ from chipwise.model.nn.precision import Precision
 from chipwise.training.data.text import Corpus
 
 CALIBRATION_TEXTS, VALIDATION_BATCHES = 256, 4
+_SCORING, _LEAST_TOKENS = 10**11, 256  # parameters times tokens of a batch by which blocks are scored, and least tokens
 _MOST_TOKENS = 800_000  # most tokens of text, whose hidden states take 2 bytes per value on disk
 
 
@@ -61,8 +62,15 @@ class TextMaterial:
 
     def comparison(self, weights: Weights, state: Path, *, precision: Precision, on_part: OnPart) -> Targets:
         """The original's hidden states of the training text."""
-        path = state / "targets-train.npy"
-        return make_targets(self.arch, weights, self.texts["train"], path, precision=precision, on_progress=on_part)
+        return make_targets(
+            self.arch,
+            weights,
+            self.texts["train"],
+            state / "targets-train.npy",
+            precision=precision,
+            scoring_tokens=min(BATCH_TOKENS, max(_LEAST_TOKENS, _SCORING // self.arch.parameters())),
+            on_progress=on_part,
+        )
 
     def judge(self, arch: ArchSpec, weights: Weights, original: Weights, state: Path, *, precision: Precision) -> float:
         """Mean distance from the original on validation text."""

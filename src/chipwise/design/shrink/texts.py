@@ -103,12 +103,20 @@ class Targets:
         values: Hidden states (tokens, D).
         head: A decoder's head (V, D) in the original; empty for an encoder.
         precision: Precision of matrix products.
+        scoring_tokens: Tokens of a batch by which cuts are scored.
     """
 
     def __init__(
-        self, texts: Texts, values: npt.NDArray[np.float16], head: Tensor, *, precision: Precision = "fp32"
+        self,
+        texts: Texts,
+        values: npt.NDArray[np.float16],
+        head: Tensor,
+        *,
+        precision: Precision = "fp32",
+        scoring_tokens: int = BATCH_TOKENS,
     ) -> None:
         self.texts, self._values, self._head, self._precision = texts, values, head, precision
+        self._scoring_tokens = scoring_tokens
         self._divided: dict[int, list[Tokens]] = {}
 
     @property
@@ -118,7 +126,7 @@ class Targets:
 
     def spread(self, batches: int) -> list[Tokens]:
         """Batches sampled evenly over text lengths."""
-        work = self.texts.batches()
+        work = self.texts.batches(tokens=self._scoring_tokens)
         return work[:: max(1, len(work) // batches)][:batches]
 
     def lesson(self, step: int, *, tokens: int, seed: int) -> Tokens:
@@ -160,6 +168,7 @@ def make_targets(
     path: Path,
     *,
     precision: Precision = "fp32",
+    scoring_tokens: int = BATCH_TOKENS,
     on_progress: Callable[[int, int], None] = lambda a, b: None,
 ) -> Targets:
     """The original's hidden states of ``texts``, read from ``path`` if complete, else computed and stored there.
@@ -168,9 +177,10 @@ def make_targets(
 
     Matrix products in BF16 change the states a thousand times less than a cut does.
     """
-    shape = (len(texts.tokens), arch.d_model)
+    shape, head = (len(texts.tokens), arch.d_model), head_of(arch, weights)
+    made = functools.partial(Targets, texts, head=head, precision=precision, scoring_tokens=scoring_tokens)
     if path.exists():
-        return Targets(texts, np.load(path, mmap_mode="r"), head_of(arch, weights), precision=precision)
+        return made(np.load(path, mmap_mode="r"))
     part, count = path.with_suffix(".part.npy"), path.with_suffix(".part.json")
     with storage(path), torch.no_grad():
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -193,7 +203,7 @@ def make_targets(
             on_progress(done + 1, len(work))
         part.rename(path)
         count.unlink(missing_ok=True)
-    return Targets(texts, np.load(path, mmap_mode="r"), head_of(arch, weights), precision=precision)
+    return made(np.load(path, mmap_mode="r"))
 
 
 def _finished(part: Path, count: Path, about: Mapping[str, object]) -> int:
