@@ -2,12 +2,28 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from chipwise.core.digest import plain
 from chipwise.core.files import read_mapping, write_json
-from chipwise.errors import StudyError
+from chipwise.errors import SpecError, StudyError
+
+
+@contextlib.contextmanager
+def undamaged(folder: Path) -> Iterator[None]:
+    """Names the remedy where a file in the state ``folder`` cannot be read.
+
+    Raises:
+        StudyError: One cannot.
+    """
+    try:
+        yield
+    except SpecError as error:
+        if error.file is None or folder not in Path(error.file).parents:
+            raise
+        raise StudyError(f"{error}; the state is damaged: remove the folder {folder} and start again") from None
 
 
 def earlier(path: Path, identity: str, *, depends_on: str, resume: bool) -> dict[str, object]:
@@ -24,7 +40,9 @@ def earlier(path: Path, identity: str, *, depends_on: str, resume: bool) -> dict
     """
     if not path.exists():
         return {}
-    folder, held = path.parent, read_mapping(path)
+    folder = path.parent
+    with undamaged(folder):
+        held = read_mapping(path)
     if held.get("identity") != identity:
         raise StudyError(f"{folder}: holds a run of another {depends_on}; remove it or name another --out")
     if not resume:

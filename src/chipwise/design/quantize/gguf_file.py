@@ -26,7 +26,7 @@ from chipwise.deploy.export.hf import require_folder, stream_pretrained
 from chipwise.deploy.kits.kits import sha256_of
 from chipwise.deploy.runtimes.ggml import TYPES, ggml
 from chipwise.design.limits import parse_constraints
-from chipwise.design.quantize.answers import Kept
+from chipwise.design.quantize.answers import Kept, undamaged
 from chipwise.design.quantize.gguf_page import StageSeconds, origin_of, write_pages
 from chipwise.design.quantize.gguf_run import FORMATS, LOSSES, GgufRun, OnProgress, QuantisedGguf
 from chipwise.design.quantize.windows import text_files
@@ -76,9 +76,10 @@ def quantize_gguf(
     identity = digest([[sha256_of(file) for file in (*stored, *texts)], seed])
     kept = Kept(folder, identity, resume=resume)
     try:
-        file = GgufFile.open(as_gguf(source, folder, spent) if source.is_dir() else source)
-        run = GgufRun(file, texts, kept, device=device, context=context, seed=seed, on_progress=spent)
-        found = run.answer(target, limits, kind, dry_run=dry_run)
+        with undamaged(folder):
+            file = GgufFile.open(as_gguf(source, folder, spent) if source.is_dir() else source)
+            run = GgufRun(file, texts, kept, device=device, context=context, seed=seed, on_progress=spent)
+            found = run.answer(target, limits, kind, dry_run=dry_run)
     except ChipwiseError as error:
         known = (folder / LOSSES / "begin.json").exists() or isinstance(error, StorageError)
         if not known:  # nothing that a later run could use

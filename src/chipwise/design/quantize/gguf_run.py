@@ -32,7 +32,7 @@ from chipwise.design.quantize.kv_cache import USUAL_CACHE, CacheFormat, cache_by
 from chipwise.design.quantize.losses import Sensitivity, measure_losses
 from chipwise.design.quantize.mixes import Prices, choose_mix, price_rounds
 from chipwise.design.quantize.windows import OPENING, OTHER, Windows, windows_of
-from chipwise.errors import Infeasible, Unsupported
+from chipwise.errors import Infeasible, SpecError, Unsupported
 from chipwise.training.loop.checkpoint import read_state, write_state
 
 OnProgress = Callable[[str, int, int], None]
@@ -123,6 +123,8 @@ class GgufRun:
             self.decoder, self.text.calibration, FORMATS, kept.folder / LOSSES, seed=seed, on_progress=on_progress
         )
         self.losses = self.found.losses
+        if lacking := sorted(set(self.shapes) - set(self.losses)):
+            raise SpecError(f"nothing is known of {lacking[0]}", file=str(kept.folder / LOSSES))
         shapes, self.spread = sorted(set(self.shapes.values())), (1 - TIME_ERROR, 1 + TIME_ERROR)
         self.rest_s = self.prompt_rest_s = 0.0
         self.prompt_prices: Prices = {}  # none on a chip that is not here

@@ -197,6 +197,42 @@ def test_an_architecture_that_is_not_read_is_named_with_those_that_are(model: Pa
     assert not list(Path().glob("*.state"))
 
 
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("answers.json", '{"identity": '),
+        ("losses/layer-1.json", '{"blk.1.'),
+        ("losses/layer-1.json", "{}"),
+        ("losses/layer-1.json", '{"blk.1.attn_q.weight": {"losses": {"Q4_0": "much"}}}'),
+        ("losses/begin.json", ""),
+    ],
+)
+def test_a_damaged_state_is_named_and_left_alone(model: Path, texts: tuple, name: str, content: str) -> None:
+    chipwise.quantize(model, data=texts[0], device=CHIP, dry_run=True)
+    state = Path("a.mix.gguf.state")
+    (state / name).write_text(content, encoding="utf-8")
+    with pytest.raises(
+        StudyError, match=rf"{name.split('/')[0]}.*: remove the folder a.mix.gguf.state and start again"
+    ):
+        chipwise.quantize(model, data=texts[0], device=CHIP, resume=True)
+    assert (state / name).read_text(encoding="utf-8") == content
+
+
+def test_a_damaged_input_of_a_layer_is_named(model: Path, texts: tuple) -> None:
+    """The run stops after the passes' first layer was read; its kept input is torn."""
+
+    def stop(at: str, done: int, total: int) -> None:
+        if at == "reading text":
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        chipwise.quantize(model, data=texts[0], device=CHIP, on_progress=stop)
+    kept = Path("a.mix.gguf.state/losses/input-0.npy")
+    kept.write_bytes(kept.read_bytes()[:1000])
+    with pytest.raises(StudyError, match=r"input-0.npy: missing or damaged; remove the folder a.mix.gguf.state"):
+        chipwise.quantize(model, data=texts[0], device=CHIP, resume=True)
+
+
 def test_text_that_is_too_short_and_weights_that_are_not_finite_leave_nothing_behind(
     model: Path, texts: tuple, tokenizer: Path
 ) -> None:
