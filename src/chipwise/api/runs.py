@@ -297,8 +297,7 @@ def shrink(
     """Cuts a pretrained model to limits, heals it by distillation, exports it and measures it next to the original.
 
     If a ``device`` is given, times are predicted for it instead of measured. A ``.gguf`` file, or a folder with
-    ``tpot`` or ``to="gguf"``, is made smaller by formats alone, as :func:`quantize` does it: at equal time they lose
-    less than cuts do (``benchmarks/cut_or_formats.py``).
+    ``tpot`` or ``to="gguf"``, is made smaller by formats alone, as :func:`quantize` does it.
 
     Args:
         folder: A Hugging Face folder of a BERT-style encoder or a Llama-style decoder with its tokenizer.json, or of an
