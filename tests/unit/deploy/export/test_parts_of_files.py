@@ -151,6 +151,7 @@ ASKED = {
     "most_tokens": 9,
     "positions": 3,
     "new": 2,
+    "begin": 4,
     "vocab_size": 7,
     "cache": "f32",
 }
