@@ -21,7 +21,6 @@ from __future__ import annotations
 
 import argparse
 import ast
-import csv
 import json
 import os
 import time
@@ -44,7 +43,7 @@ from chipwise.design.shrink.sizes import whole_sizes
 from chipwise.design.shrink.stages import Shrinking
 from gguf_models import write_embedded
 from pretrained_pairs import make_pairs
-from provenance import stamp
+from provenance import write_table
 
 CUTS = ("exact", "uniform", "truncate")
 PROMPT_TOKENS, NEW_TOKENS, LONGEST = 32, 32, 96
@@ -196,11 +195,7 @@ class Trial:
                 }
             )
             print(rows[-1], flush=True)
-        with out.open("w", newline="", encoding="utf-8") as file:
-            writer = csv.DictWriter(file, list(rows[0]))
-            writer.writeheader()
-            writer.writerows(rows)
-        stamp(out)
+        write_table(out, rows)
 
 
 def _told(stage: str, done: int, total: int) -> None:

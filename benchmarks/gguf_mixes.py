@@ -11,7 +11,6 @@ and the ninetieth percentile of the errors are printed. ``--work`` keeps what is
 from __future__ import annotations
 
 import argparse
-import csv
 from importlib import import_module
 from pathlib import Path
 
@@ -26,7 +25,7 @@ from chipwise.design.quantize import windows
 from chipwise.design.quantize.answers import Kept
 from chipwise.design.quantize.gguf_file import as_gguf
 from chipwise.design.quantize.gguf_run import PREFILL_SLACK, USUAL, GgufMix, GgufRun
-from provenance import stamp
+from provenance import write_table
 
 STOCK = ("Q8_0", "Q6_K", "Q5_K_M", "Q4_K_M", "IQ4_XS", "Q3_K_M", "IQ3_M", "Q2_K")
 POOLS = (  # of formats from which a random mix is drawn
@@ -115,12 +114,8 @@ def main() -> None:
         if errors:
             told = f"{what}{', times the drift of the usual mix' if drift else ''}"
             print(f"{told}: median {np.median(errors):.3f}, P90 {np.quantile(errors, 0.9):.3f}, {len(errors)} mixes")
-    with args.out.open("w", newline="", encoding="utf-8") as out:
-        writer = csv.DictWriter(out, list(rows[0]))
-        writer.writeheader()
-        writer.writerows(rows)
     import_module(ggml().package.replace("-python", "").replace("-", "_"))  # so that its version is written
-    stamp(args.out)
+    write_table(args.out, rows)
 
 
 if __name__ == "__main__":

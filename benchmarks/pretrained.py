@@ -17,7 +17,6 @@ the same model.
 from __future__ import annotations
 
 import argparse
-import csv
 import json
 import time
 from importlib.util import find_spec
@@ -33,7 +32,7 @@ from chipwise.design.shrink.distillation import Healing
 from chipwise.design.shrink.shrink_model import ShrinkRequest, shrink_model
 from chipwise.model.ops.workload import Workload
 from pretrained_pairs import Pairs, make_pairs
-from provenance import stamp
+from provenance import write_table
 
 METHODS = ("exact", "truncate")
 PAIRS, TEXTS, LONGEST, RESAMPLINGS = 2000, 10_000, 128, 1000
@@ -156,11 +155,7 @@ def report(model: Path, pairs: Pairs, args: argparse.Namespace) -> None:
     loud = [name for name, item in times.items() if not item.clean]
     print(f"machine not quiet for {', '.join(loud)}: shares of processor time count" if loud else "machine quiet")
     if args.out:
-        with args.out.open("w", newline="", encoding="utf-8") as file:
-            writer = csv.DictWriter(file, list(rows[0]))
-            writer.writeheader()
-            writer.writerows(rows)
-        stamp(args.out)
+        write_table(args.out, rows)
 
 
 def cosine_of(path: Path, tokenizer: Tokenizer, pairs: Pairs) -> np.ndarray:

@@ -10,6 +10,7 @@ import csv
 import datetime
 import platform
 import sys
+from collections.abc import Mapping, Sequence
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
@@ -38,6 +39,15 @@ def here() -> dict[str, str]:
             except PackageNotFoundError:  # run from a checkout that is not installed
                 versions.append(f"{package} {getattr(sys.modules[module], '__version__', 'unknown')}")
     return dict(zip(COLUMNS, (datetime.date.today().isoformat(), detect().name, "; ".join(versions)), strict=True))
+
+
+def write_table(path: Path, rows: Sequence[Mapping[str, object]]) -> None:
+    """Writes ``rows`` to a CSV file with the columns of the first one and where they come from."""
+    with path.open("w", newline="", encoding="utf-8") as stream:
+        writer = csv.DictWriter(stream, list(rows[0]))
+        writer.writeheader()
+        writer.writerows(rows)
+    stamp(path)
 
 
 def stamp(path: Path, origin: dict[str, str] | None = None) -> None:

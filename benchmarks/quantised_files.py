@@ -14,7 +14,6 @@ the median of several fresh sessions.
 from __future__ import annotations
 
 import argparse
-import csv
 import json
 import re
 import subprocess
@@ -35,7 +34,7 @@ from chipwise.deploy.graphs import sessions
 from chipwise.deploy.graphs.inputs import parse_shapes, parse_values, samples_of
 from chipwise.deploy.graphs.reading import inputs_of
 from chipwise.design.quantize.divergence import load_metric
-from provenance import stamp
+from provenance import write_table
 
 HERE = Path(__file__).resolve()
 METRICS = HERE.with_name("quantised_files_metrics.py")
@@ -367,11 +366,7 @@ def main() -> None:
             print(row, flush=True)
             rows.append(row)
         table = options.out / f"{name}.csv"
-        with table.open("w", newline="", encoding="utf-8") as stream:
-            writer = csv.DictWriter(stream, rows[0])
-            writer.writeheader()
-            writer.writerows(rows)
-        stamp(table)
+        write_table(table, rows)
 
 
 if __name__ == "__main__":

@@ -7,6 +7,8 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
+from chipwise.training.tasks.transcripts.dataset import distance
+
 Arrays = Mapping[str, Sequence[np.ndarray]]
 
 
@@ -31,18 +33,9 @@ def characters(outputs: Arrays, data: Arrays) -> float:
         best = item[0].argmax(-1)
         kept = best[np.concatenate([[True], best[1:] != best[:-1]])]
         read = "".join(alphabet[i] for i in kept if i)
-        edits += _edits(read, str(line))
+        edits += distance(read, str(line))
         length += len(str(line))
     return 1 - edits / length
-
-
-def _edits(a: str, b: str) -> int:
-    row = list(range(len(b) + 1))
-    for i, first in enumerate(a, 1):
-        before, row[0] = row[0], i
-        for j, second in enumerate(b, 1):
-            before, row[j] = row[j], min(row[j] + 1, row[j - 1] + 1, before + (first != second))
-    return row[-1]
 
 
 def labels(outputs: Arrays, data: Arrays) -> float:

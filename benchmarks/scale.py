@@ -13,7 +13,6 @@ where it was; its times are added, in ``parts`` sessions.
 from __future__ import annotations
 
 import argparse
-import csv
 import json
 import os
 import subprocess
@@ -27,7 +26,7 @@ import psutil
 from chipwise.deploy.export.gguf_read import GgufFile
 from chipwise.deploy.export.gguf_tokenizer import GgufTokenizer, hugging_face_files
 from gguf_models import smollm2
-from provenance import stamp
+from provenance import write_table
 
 SHAPES = {
     "160m": {"hidden_size": 768, "num_hidden_layers": 12, "intermediate_size": 3072, "num_attention_heads": 12},
@@ -186,11 +185,7 @@ def main() -> None:
         found = measured([sys.executable, "-m", "chipwise", *command], args.work / f"{name}.log")
         rows.append({"model": name, "parameters": count, "file_bytes": target.stat().st_size, **found})
         print(rows[-1], flush=True)
-    with args.out.open("w", newline="", encoding="utf-8") as out:
-        writer = csv.DictWriter(out, list(rows[0]))
-        writer.writeheader()
-        writer.writerows(rows)
-    stamp(args.out)
+    write_table(args.out, rows)
 
 
 if __name__ == "__main__":

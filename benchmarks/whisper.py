@@ -16,7 +16,6 @@ an earlier call left in the folder is taken from there.
 from __future__ import annotations
 
 import argparse
-import csv
 import json
 import subprocess
 import time
@@ -32,7 +31,8 @@ import chipwise
 import whisper_files
 from chipwise.training.data.sound.synthesis import spoken
 from chipwise.training.data.sound.waves import decoded
-from provenance import stamp
+from chipwise.training.tasks.transcripts.dataset import distance
+from provenance import write_table
 from whisper_files import PLAIN, SIDES, START, Transcriber
 
 METRICS = Path(whisper_files.__file__)
@@ -207,16 +207,6 @@ def least_ms(models: dict[str, Transcriber], mel: np.ndarray, rounds: int) -> di
     return {name: (round(1e3 * float(a), 2), round(1e3 * float(b), 3)) for name, (a, b) in least.items()}
 
 
-def edits(a: Sequence[str], b: Sequence[str]) -> int:
-    """Words to insert, delete or change."""
-    row = list(range(len(b) + 1))
-    for i, first in enumerate(a, 1):
-        before, row[0] = row[0], i
-        for j, second in enumerate(b, 1):
-            before, row[j] = row[j], min(row[j] + 1, row[j - 1] + 1, before + (first != second))
-    return row[-1]
-
-
 def all_heard(model: Transcriber, mels: Sequence[np.ndarray]) -> list[tuple[list[int], float]]:
     """Tokens and CPU seconds of each spectrogram."""
     return [model.heard(mel) for mel in mels]
@@ -288,7 +278,7 @@ def main() -> None:
         wrong = {}
         for name, got in heard.items():
             texts = [normal(tokenizer.decode(ids)).split() for ids, _ in got]
-            wrong[name] = np.array([edits(*pair) for pair in zip(texts, wanted, strict=True)])
+            wrong[name] = np.array([distance(*pair) for pair in zip(texts, wanted, strict=True)])
         draws = random.integers(len(words), size=(5000, len(words)))
         for name, got in heard.items():
             more = (wrong[name] - wrong[FIRST])[draws].sum(1) / words[draws].sum(1)
@@ -312,11 +302,7 @@ def main() -> None:
             print(row, flush=True)
             rows.append(row)
     table = out / "whisper.csv"
-    with table.open("w", newline="", encoding="utf-8") as stream:
-        writer = csv.DictWriter(stream, rows[0])
-        writer.writeheader()
-        writer.writerows(rows)
-    stamp(table)
+    write_table(table, rows)
 
 
 if __name__ == "__main__":

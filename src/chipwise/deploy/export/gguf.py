@@ -169,8 +169,8 @@ def export(
     Projections and the head are stored in the design's formats (int8 as Q8_0, int4 as Q4_0), the token table in that of
     the head, norms and biases in FP32. A tied head has no tensor of its own. Without a ``tokenizer`` (a
     ``tokenizer.json``, or one read from another file) the file accepts token ids only. Each weight is
-    asked for when it is written; ``on_tensor`` is told how many of how many are. See :func:`write_file` for
-    ``resumable``.
+    asked for when it is written; ``on_tensor`` receives the number of written tensors and of all. See
+    :func:`write_file` for ``resumable``.
 
     Raises:
         MissingExtra: The ``gguf`` package is not installed.

@@ -67,7 +67,7 @@ class Kept:
         return self._held[key]
 
     def series(self, key: str, count: int, rest: Callable[[int], Iterator[list[float]]]) -> list[list[float]]:
-        """``count`` lists of numbers, each kept as soon as it is made; ``rest`` is told how many there are."""
+        """``count`` lists of numbers, each kept as soon as it is made; ``rest`` receives the number already kept."""
         held = self._held.get(key, [])
         found = [self._numbers(key, each) for each in (held if isinstance(held, list) else [held])]
         for each in rest(len(found)) if len(found) < count else ():

@@ -90,7 +90,7 @@ class QuantisedGguf(Result):
     fronts: Mapping[str, tuple[GgufMix, ...]] = field(default_factory=dict)  # by ``size`` and ``time``; predicted
     samples: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # what each file writes after the same words
     origin: Mapping[str, str] = field(default_factory=dict)  # name, licence and source of the weights
-    cpu_s: Mapping[str, float] = field(default_factory=dict)  # by stage, of this session
+    cpu_s: Mapping[str, float] = field(default_factory=dict)  # by stage, since the run was last started
 
     def headline(self) -> str:
         """The verdict in one line."""
