@@ -51,6 +51,16 @@ def test_the_analytic_rooms_load_nothing_heavy(room: str) -> None:
     assert not loaded_by(f"import chipwise.{room}") & HEAVY
 
 
+def test_the_measuring_process_loads_its_runtime_alone() -> None:
+    """Its peak memory is that of serving."""
+    code = (
+        "import chipwise.deploy.measure.worker\n"
+        "from chipwise.deploy.runtimes import RUNTIMES\n"
+        "RUNTIMES.load('onnxruntime')()"
+    )
+    assert loaded_by(code) & HEAVY == {"onnxruntime"}
+
+
 def test_help_loads_nothing_heavy() -> None:
     code = (
         "import sys; sys.argv = ['chipwise', '--help']\n"

@@ -240,7 +240,7 @@ def explain_graph(asked: GraphQuestion, device: str | Path | DeviceProfile) -> G
             running.write_arrays(feed, running.feed_for(fixed, {}, {}, file.data))
             request = {"model": str(fixed), "feed": str(feed), "threads": asked.threads, "folder": room, "timed": True}
             request["external"] = str(file.path.absolute().parent)
-            told = answer_of("chipwise.deploy.graphs.sessions", request, timeout_s=PROFILE_S, name="profile")
+            told = answer_of("chipwise.deploy.graphs.profiling", request, timeout_s=PROFILE_S, name="profile")
     pass_s = percentile_interval(told["pass_s"], 0.5, confidence=0.9)
     operators = measured_operators(graph, chip, told["rows"], pass_s.value)
     latency = Predicted(value=pass_s.value, low=pass_s.low, high=pass_s.high)

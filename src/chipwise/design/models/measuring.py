@@ -326,7 +326,7 @@ def _measure_graph(path: Path, feed: Feed, *, threads: int, keep: bool, profile:
         if not profile:
             return found
         request = {"model": str(path.resolve()), "feed": str(file), "threads": threads, "folder": room, "fusions": True}
-        told = answer_of("chipwise.deploy.graphs.sessions", request, timeout_s=PROFILE_S, name="profile")
+        told = answer_of("chipwise.deploy.graphs.profiling", request, timeout_s=PROFILE_S, name="profile")
         return replace(found, profile=tuple(told["rows"]), fusions=build(Fusions, told["fusions"], field="fusions"))
 
 

@@ -15,6 +15,7 @@ from chipwise.core.digest import plain
 from chipwise.core.workers import Message, Report, serve
 from chipwise.deploy.graphs import sessions
 from chipwise.deploy.graphs.inputs import Feed, read_arrays, write_arrays
+from chipwise.deploy.graphs.profiling import profile
 from chipwise.design.quantize.node_formats import Maker, prepare
 
 
@@ -76,7 +77,7 @@ class Worker:
         """Seconds of each node of ``model``, without fusions."""
         folder = Path(self._setup["folder"])
         feed = self._samples()[sample]
-        rows = sessions.profile(model, feed, threads=self._setup["threads"], folder=folder, fused=False)
+        rows = profile(model, feed, threads=self._setup["threads"], folder=folder, fused=False)
         return {str(row["node"]): float(str(row["seconds"])) for row in rows}
 
     def _samples(self) -> list[Feed]:
