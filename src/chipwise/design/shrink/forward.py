@@ -23,6 +23,7 @@ from chipwise.model.nn.precision import Precision, torch_dtype
 from chipwise.model.walk.module import module_of
 
 Weights = Mapping[str, Tensor]
+MOST_LOGITS = 2**25  # of a batch: the head of a large vocabulary would take most of the time of a small decoder
 
 
 class _States(nn.Module):
@@ -97,29 +98,19 @@ def autocast(precision: Precision) -> torch.autocast:
     return torch.autocast("cpu", dtype=torch_dtype(precision), enabled=precision != "fp32")
 
 
-def distance(
-    arch: ArchSpec, found_BTD: Tensor, target_BTD: Tensor, mask_BT: Tensor, heads: tuple[Tensor, Tensor]
-) -> Tensor:
-    """Distance of a cut from the original on a batch; 0 if they agree.
+def distance(found_BTD: Tensor, target_BTD: Tensor, mask_BT: Tensor) -> Tensor:
+    """Distance of a cut encoder from the original on a batch; 0 if they agree.
 
-    For an encoder: mean squared error of the hidden states relative to the original's variance, plus one minus the
-    cosine between the texts' embeddings, plus the squared error of the cosines between texts of the batch. For a
-    decoder: the KL divergence of the next token's distribution in nats. A narrower cut is compared with the original's
-    first (most important) entries.
+    Mean squared error of the hidden states relative to the original's variance, plus one minus the cosine between the
+    texts' embeddings, plus the squared error of the cosines between texts of the batch. A narrower cut is compared
+    with the original's first (most important) entries.
 
     Args:
-        arch: The cut.
         found_BTD: Hidden states of the cut.
         target_BTD: Hidden states of the original.
         mask_BT: Where there is text, not padding.
-        heads: For a decoder, the heads (V, D) of the cut and of the original.
     """
     found, target = found_BTD[mask_BT].float(), target_BTD[mask_BT].float()
-    if generates(arch):
-        own, original = heads
-        logits = F.log_softmax(F.linear(found, own.float()), dim=-1)
-        wanted = F.log_softmax(F.linear(target, original.float()), dim=-1)
-        return F.kl_div(logits, wanted, log_target=True, reduction="batchmean")
     narrow = found.shape[-1] < target.shape[-1]
     aim = target[:, : found.shape[-1]] if narrow else target
     error = (found - aim).square().mean() / aim.var()
@@ -129,6 +120,26 @@ def distance(
     whole = F.normalize(full, dim=-1)
     alike = (ours @ ours.T - whole @ whole.T).square().mean()
     return error + (1 - (ours * theirs).sum(-1)).mean() + 10 * alike
+
+
+def next_tokens(states_ND: Tensor, head_VD: Tensor) -> Tensor:
+    """Logarithms of a decoder's probabilities of the next token, (N, V)."""
+    return F.log_softmax(F.linear(states_ND.float(), head_VD.float()), dim=-1)
+
+
+def divergence(found_NV: Tensor, wanted_NV: Tensor) -> Tensor:
+    """Mean KL divergence in nats of distributions, given by their logarithms, from the wanted ones."""
+    return F.kl_div(found_NV, wanted_NV, log_target=True, reduction="batchmean")
+
+
+def thinned(mask_BT: Tensor, vocabulary: int) -> Tensor:
+    """``mask_BT`` with the positions, evenly spaced, whose distributions have at most ``MOST_LOGITS`` values in all."""
+    places, most = mask_BT.flatten().nonzero()[:, 0], max(1, MOST_LOGITS // vocabulary)
+    if len(places) <= most:
+        return mask_BT
+    kept = torch.zeros_like(mask_BT)
+    kept.view(-1)[places[torch.arange(most) * len(places) // most]] = True
+    return kept
 
 
 def head_of(arch: ArchSpec, weights: Weights) -> Tensor:

@@ -17,7 +17,17 @@ from torch import Tensor
 from chipwise.core.digest import digest
 from chipwise.core.fields import convert
 from chipwise.core.files import read_mapping, storage, write_json
-from chipwise.design.shrink.forward import Weights, autocast, distance, head_of, states
+from chipwise.design.shrink.forward import (
+    Weights,
+    autocast,
+    distance,
+    divergence,
+    head_of,
+    next_tokens,
+    states,
+    thinned,
+)
+from chipwise.design.shrink.sizes import generates
 from chipwise.errors import DataError, InputError
 from chipwise.model.arch.arch import ArchSpec
 from chipwise.model.nn.precision import Precision
@@ -118,6 +128,7 @@ class Targets:
         self.texts, self._values, self._head, self._precision = texts, values, head, precision
         self._scoring_tokens = scoring_tokens
         self._divided: dict[int, list[Tokens]] = {}
+        self._kept: dict[bytes, Tensor] = {}
 
     @property
     def identity(self) -> str:
@@ -141,12 +152,25 @@ class Targets:
         return len(batch)
 
     def distance(self, arch: ArchSpec, weights: Weights, batch: Tokens) -> Tensor:
-        """See :func:`chipwise.design.shrink.forward.distance`."""
+        """Of encoders see :func:`chipwise.design.shrink.forward.distance`; of decoders the divergence in nats."""
         tokens, mask = self.texts.padded(batch)
         with autocast(self._precision):
             found = states(arch, weights, tokens, mask)
-        target = self.of(batch, tokens.shape[1])
-        return distance(arch, found, target, mask, (head_of(arch, weights), self._head))
+        if not generates(arch):
+            return distance(found, self.of(batch, tokens.shape[1]), mask)
+        mask = thinned(mask, arch.vocab_size)
+        return divergence(next_tokens(found[mask], head_of(arch, weights)), self._wanted(batch, mask))
+
+    def _wanted(self, batch: Tokens, mask: Tensor) -> Tensor:
+        """The original's :func:`next_tokens` at ``mask``; kept for batches by which many cuts are scored."""
+        key = batch.tobytes()
+        if key not in self._kept:
+            with torch.no_grad():
+                found = next_tokens(self.of(batch, mask.shape[1])[mask], self._head)
+            if torch.is_grad_enabled():
+                return found
+            self._kept[key] = found
+        return self._kept[key]
 
     def loss(self, arch: ArchSpec, weights: Weights, batch: Tokens) -> Tensor:
         """The distance, because texts have no labels."""

@@ -17,7 +17,7 @@ from chipwise.cli.app import app
 from chipwise.cli.stages import Progress
 from chipwise.deploy.export.hf import load_pretrained
 from chipwise.deploy.runtimes.onnxruntime import OnnxEncoder
-from chipwise.design.shrink import stages, text_material
+from chipwise.design.shrink import forward, stages, text_material
 from chipwise.design.shrink.block_costs import Costs, LocalClock, measure_costs
 from chipwise.design.shrink.block_losses import Replacement
 from chipwise.design.shrink.block_selection import (
@@ -401,3 +401,27 @@ def test_rounding_is_asked_of_narrow_weights_alone() -> None:
         ShrinkRequest(weights="int4", rounding="prune")
     with pytest.raises(InputError, match="they are of learned, by itself or in auto, not gptq"):
         ShrinkRequest(weights="int4", rounding="gptq", cpu_s=5.0)
+
+
+@pytest.mark.parametrize("some", [range(18), [0, 3, 6, 9, 12, 15]])
+def test_a_decoder_is_as_far_as_its_probabilities_are(tmp_path, monkeypatch, some) -> None:
+    """KL of Hugging Face's probabilities, at every position of text or at some of them, scored and in training."""
+    arch, arrays = load_pretrained(decoder_folder(tmp_path, "llama"))
+    start = {name: torch.from_numpy(value) for name, value in arrays.items()}
+    other = {name: 1.1 * value for name, value in start.items()}
+    texts = Texts(tokens=np.random.default_rng(0).integers(4, 30, 30), starts=np.array([0, 12, 17, 30]))
+    targets, batch = make_targets(arch, start, texts, tmp_path / "targets.npy"), np.array([2, 1])
+    tokens, mask = texts.padded(batch)
+    theirs = AutoModelForCausalLM.from_pretrained(tmp_path)
+    wanted, found = theirs.state_dict(), {}
+    for name, factor in (("original", 1.0), ("other", 1.1)):
+        theirs.load_state_dict({key: factor * value for key, value in wanted.items()})
+        with torch.no_grad():
+            found[name] = torch.log_softmax(theirs(tokens).logits, -1)[mask].double()
+    kl = (found["original"].exp() * (found["original"] - found["other"])).sum(-1)
+    monkeypatch.setattr(forward, "MOST_LOGITS", len(some) * arch.vocab_size + 1)
+    for _ in range(2):  # computed, then kept
+        with torch.no_grad():
+            assert float(targets.distance(arch, start, batch)) == pytest.approx(0, abs=1e-4)
+            assert float(targets.distance(arch, other, batch)) == pytest.approx(float(kl[some].mean()), rel=0.02)
+    assert float(targets.distance(arch, other, batch)) == pytest.approx(float(kl[some].mean()), rel=0.02)
