@@ -48,6 +48,7 @@ from provenance import write_table
 CUTS = ("exact", "uniform", "truncate")
 PROMPT_TOKENS, NEW_TOKENS, LONGEST = 32, 32, 96
 STOCK = ("Q8_0", "Q4_K_M")
+POSITIONS = 2048  # at least, that the model reads
 HEALING = 600_000  # characters, whose hidden states are computed once
 
 
@@ -114,7 +115,8 @@ class Trial:
 
     def times(self, files: list[Path]) -> list[float]:
         """Least processor seconds of a decode step by each file, in turns."""
-        rounds = file_rounds(files, [USUAL_CACHE] * len(files), depth=PROMPT, rounds=range(ROUNDS))
+        caches = [USUAL_CACHE] * len(files)
+        rounds = file_rounds(files, caches, depth=PROMPT, positions=POSITIONS, rounds=range(ROUNDS))
         return [each.step_s for each in least_times(list(rounds))]
 
     def request(self, method: str, steps: int) -> ShrinkRequest:

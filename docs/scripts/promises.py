@@ -24,6 +24,7 @@ import sys
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
+from pydoc_data.topics import topics
 
 PAGE = Path(__file__).parents[1] / "notes" / "promises.md"
 LLAMA, SMALL = "meta-llama/Llama-3.1-8B", "Qwen/Qwen3-0.6B"
@@ -45,6 +46,7 @@ COMMANDS = {  # in this order, in one folder; quotation marks as in a shell
     "space orders": "space orders.yaml",
     "gptq": "export runs/smoke --to onnx --weights int4 --method gptq --out smoke-int4",
     "onnx": "export runs/smoke --to onnx --out smoke-onnx",
+    "three": "quantize runs/smoke/winner --data notes.txt --context 64 --dry-run",
     "kit": "kit runs/smoke",
     "estimate": f"estimate {LLAMA} --device h100-sxm --batch 16 --prompt 1500 --new 250",
     "formats": f"estimate {LLAMA} --device h100-sxm --weights fp8 --kv fp8",
@@ -136,7 +138,7 @@ FUSED = r"without the runtime's optimisations +\d.*"
 HELD = r"(a token [^:]*? holds: priced at [\s\S]*?)\s+of memory"
 PRIOR = r"\d+ trainings? in"
 FILES = "files for LiteRT, Core ML and QNN, and a run on a board or phone"
-ALL_THREE = "one command that chooses the three together"
+THREE = r"weights [\s\S]*? activations [\s\S]*? KV [\s\S]*?a token, predicted"
 GPU = "a GPU; the same scripts are tested on the processor"
 TPOT, TTFT, MFU = r"TPOT +[\d.]+ .?s", r"TTFT of one prompt +[\d.]+ .?s", r"MFU [\d.]+ %, MBU [\d.]+ %"
 TRAINED = r"report: ([\d,]+ priced, \d+ trained, \d+ measured)"
@@ -152,7 +154,7 @@ PROMISES = (
             "searches add such widths (widen: auto) and say what they buy, and leave the listed ones as they are"),
     Promise(7, "Norm before each block.", "space orders", r"(?m)(d\d+ L\d .*?norm:\w+ .*)$"),
     Promise(8, "The activation function is a choice of each layer.", "space", CHOSEN),
-    Promise(9, "Formats of weights, activations and cache for a chip.", "formats", TPOT, ALL_THREE),
+    Promise(9, "Formats of weights, activations and cache for a chip.", "three", THREE),
     Promise(10, "Post-training rounding with calibration data, and GGUF files.", "gptq", r"rounded by: .*",
             "AWQ and HQQ"),
     Promise(11, "Shared weights, and activations computed again to save memory.", "step", r"recomputed +\S+ ms"),
@@ -205,7 +207,7 @@ PROMISES = (
     Promise(45, "All limits of a phone at once.", "space phone", r"power <= 2\sW: [\s\S]*?it meets: <= \S+\sW",
             hardware="a phone to confirm it; which limit cannot hold, and the nearest that can, is predicted"),
     Promise(46, "Depth, width, heads and kernels as choices of each layer.", "space", CHOSEN),
-    Promise(47, "Number formats of activations.", "formats", TPOT, ALL_THREE),
+    Promise(47, "Number formats of activations.", "three", THREE),
     Promise(48, "A space that grows where the best designs lie at its edge.", "grow",
             r"it was widened by [\s\S]*? limits"),
     Promise(49, "Training that knows its number format.", "onnx", r"rounded by: .*",
@@ -279,6 +281,7 @@ def run_all(wanted: set[str]) -> dict[str, str]:
     outputs = {}
     with tempfile.TemporaryDirectory() as folder:
         Path(folder, "block.py").write_text(BLOCK, encoding="utf-8")
+        Path(folder, "notes.txt").write_text("\n".join(topics.values())[:40_000], encoding="utf-8")
         environment = os.environ | {"COLUMNS": "300", "CHIPWISE_HOME": f"{folder}/home", "NO_COLOR": "1"}
         for name, command in COMMANDS.items():
             if name not in wanted and not any(command == first for each in wanted for first in before(each)):
@@ -315,8 +318,9 @@ def page(rows: list[str]) -> str:
         "in our words, with a command that shows how far chipwise keeps it, and a figure that the command printed.\n"
         "`python docs/scripts/promises.py` runs all commands and writes this page; times of the search and of\n"
         "measurements are those of the machine on which it ran last. `block.py` holds two layers of PyTorch's\n"
-        "`nn.TransformerEncoder` of width 128, and eight experts of 128 x 256. Rows of tables of graphs:\n"
-        "operators, time of a pass, and how many times as long it takes as the graph as it is.\n\n"
+        "`nn.TransformerEncoder` of width 128, and eight experts of 128 x 256; `notes.txt` is a part of Python's\n"
+        "manual. Rows of tables of graphs: operators, time of a pass, and how many times as long it takes as the\n"
+        "graph as it is.\n\n"
         f"{counted}.\n\n"
         "| # | promise | status | command | figure |\n|---|---|---|---|---|\n" + "\n".join(rows) + "\n"
     )

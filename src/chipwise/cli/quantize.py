@@ -174,7 +174,7 @@ def _print(found: answers.QuantisedFile) -> None:
 
 def print_gguf(found: answers.QuantisedGguf) -> None:
     """Prints a choice of formats by matrix."""
-    heads = ("size", "time of a token", "measured", "prefill of 256", "measured", "divergence", "measured")
+    heads = ("size", "time of a token", "measured", "prefill", "measured", "divergence", "measured")
     table = Table(
         title=f"{found.source} · promised, then measured; divergence from the source in nats a token, "
         f"{found.held_tokens:,} held-out tokens",

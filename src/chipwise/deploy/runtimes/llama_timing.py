@@ -21,8 +21,8 @@ from chipwise.core.workers import Message, Report, WorkerPool, serve
 from chipwise.deploy.runtimes.llama_server import LlamaServer
 from chipwise.errors import MeasurementError, WorkerError
 
-PROMPT, STEPS = 64, 32  # tokens before the first step that is timed, and steps of a round
-PREFILL = 256  # tokens of the prompt that is timed
+PROMPT, STEPS = 64, 32  # tokens before the first step that is timed, and steps of a round; fewer of a short context
+PREFILL = 256  # tokens of the prompt that is timed, if the model reads as many
 ROUNDS = 8
 _FEW = 4  # tokens of the shorter answer
 _TIMEOUT_S = 3600.0
@@ -32,23 +32,33 @@ class FileTimes(NamedTuple):
     """Seconds of one file."""
 
     step_s: float
-    prefill_s: float  # of PREFILL tokens
+    prefill_s: float  # of a prompt of :func:`prompt_of` tokens
 
 
-def file_rounds(files: Sequence[Path], caches: Sequence[str], *, depth: int, rounds: range) -> Iterator[list[float]]:
+def prompt_of(positions: int) -> int:
+    """Tokens of the prompt that is timed of a model that reads at most ``positions``."""
+    return min(PREFILL, positions - 1)
+
+
+def file_rounds(
+    files: Sequence[Path], caches: Sequence[str], *, depth: int, positions: int, rounds: range
+) -> Iterator[list[float]]:
     """Of each round, seconds of a decode step of each file, in turns; in even rounds then those of a prompt of each.
 
     Args:
         files: GGUF files.
         caches: Format of keys and values for each file, such as llama.cpp's default, ``f16``.
-        depth: Tokens before the first step that is timed.
+        depth: Tokens before the first step that is timed; fewer where the model would not read the steps.
+        positions: Most tokens that the models read.
         rounds: Numbers of the rounds.
 
     Raises:
         WorkerError: llama.cpp ended the process.
         MeasurementError: llama.cpp cannot load a file.
     """
-    job = {"files": [str(file) for file in files], "caches": list(caches), "depth": depth}
+    job = {"files": [str(file) for file in files], "caches": list(caches), "positions": positions}
+    job["steps"] = steps = min(STEPS, (positions - _FEW) // 2)
+    job["depth"] = min(depth, positions - _FEW - steps)
     with WorkerPool([sys.executable, "-m", __name__], 1, name="llama.cpp", silence_s=_TIMEOUT_S) as pool:
         pool.submit({**job, "rounds": [rounds.start, rounds.stop]})
         for event in pool.events():
@@ -82,9 +92,11 @@ class Clock(Protocol):
 class _ServerClock:
     """By llama.cpp's server: a step is the difference between a longer and a shorter answer."""
 
-    def __init__(self, file: str, cache: str, depth: int) -> None:
-        self._server = LlamaServer(file, cache=cache, context=max(PREFILL, depth) + _FEW + 2 * STEPS)
-        self._prompt = [3 + i % PREFILL for i in range(depth)]
+    def __init__(self, file: str, cache: str, depth: int, steps: int, positions: int) -> None:
+        context = min(positions, max(PREFILL, depth) + _FEW + 2 * STEPS)
+        self._server = LlamaServer(file, cache=cache, context=context)
+        self._prompt, self._steps = [3 + i % PREFILL for i in range(depth)], steps
+        self._tokens = prompt_of(positions)
 
     def _spent(self, prompt: Sequence[int], new: int) -> float:
         begun = time.process_time()
@@ -92,21 +104,22 @@ class _ServerClock:
         return time.process_time() - begun
 
     def prefill_s(self, number: int) -> float:
-        return self._spent([4 + number, *range(5, 4 + PREFILL)], 1)  # a first token of its own: nothing is cached
+        return self._spent([4 + number, *range(5, 4 + self._tokens)], 1)  # a first token of its own: nothing is cached
 
     def step_s(self) -> float:
         self._spent(self._prompt, 1)  # so that the prompt is cached
-        return (self._spent(self._prompt, _FEW + STEPS) - self._spent(self._prompt, _FEW)) / STEPS
+        return (self._spent(self._prompt, _FEW + self._steps) - self._spent(self._prompt, _FEW)) / self._steps
 
 
 class _SessionClock:
     """By llama-cpp-python, step by step."""
 
-    def __init__(self, file: str, cache: str, depth: int) -> None:
+    def __init__(self, file: str, cache: str, depth: int, steps: int, positions: int) -> None:
         runtime = import_module("chipwise.deploy.runtimes.llama_cpp").LlamaCpp()
-        capacity = max(PREFILL, depth) + STEPS
+        capacity, self._prompt = min(positions, max(PREFILL, depth) + steps), prompt_of(positions)
         self._session = runtime.open(Path(file), capacity=capacity, batch=1, threads=1, options={"cache": cache})
         self._tokens, self._depth = np.arange(3, 3 + capacity)[None] % self._session.vocab_size, depth
+        self._steps = steps
 
     def _spent(self, run: Callable[[npt.NDArray[np.int64]], object], tokens: npt.NDArray[np.int64]) -> float:
         begun = time.thread_time()
@@ -114,18 +127,20 @@ class _SessionClock:
         return time.thread_time() - begun
 
     def prefill_s(self, number: int) -> float:
-        return self._spent(self._session.prefill, self._tokens[:, :PREFILL])
+        return self._spent(self._session.prefill, self._tokens[:, : self._prompt])
 
     def step_s(self) -> float:
         self._session.prefill(self._tokens[:, : self._depth])
-        return float(np.median([self._spent(self._session.decode, self._tokens[:, i : i + 1]) for i in range(STEPS)]))
+        return float(
+            np.median([self._spent(self._session.decode, self._tokens[:, i : i + 1]) for i in range(self._steps)])
+        )
 
 
 def answer(job: Message, report: Report) -> None:
     """Reports the rounds of a job of :func:`file_rounds`."""
-    files, caches, depth = job["files"], job["caches"], job["depth"]
+    files, caches, sizes = job["files"], job["caches"], (job["depth"], job["steps"], job["positions"])
     made = _ServerClock if importlib.util.find_spec("llama_cpp") is None else _SessionClock
-    clocks: list[Clock] = [made(file, cache, depth) for file, cache in zip(files, caches, strict=True)]
+    clocks: list[Clock] = [made(file, cache, *sizes) for file, cache in zip(files, caches, strict=True)]
     for number in range(*job["rounds"]):
         steps = [clock.step_s() for clock in clocks]
         prompts = [clock.prefill_s(number) for clock in clocks] if number % 2 == 0 else []

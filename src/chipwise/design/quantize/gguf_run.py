@@ -24,7 +24,7 @@ from chipwise.deploy.export.gguf_mix import STOCK, Mix, matrices, mix_bytes, sto
 from chipwise.deploy.export.gguf_read import GgufFile
 from chipwise.deploy.runtimes import llama_server
 from chipwise.deploy.runtimes.ggml import TYPES, Bytes, ggml
-from chipwise.deploy.runtimes.llama_timing import PREFILL, PROMPT, ROUNDS, STEPS, FileTimes, file_rounds, least_times
+from chipwise.deploy.runtimes.llama_timing import PROMPT, ROUNDS, STEPS, FileTimes, file_rounds, least_times, prompt_of
 from chipwise.design.quantize.answers import Kept
 from chipwise.design.quantize.chip_prices import predict_prices
 from chipwise.design.quantize.decoder import StreamedDecoder, divergence
@@ -61,7 +61,7 @@ class GgufMix:
     loss: float | None = None  # measured on held-out text
     loss_error: float | None = None  # standard error
     step_s: float | None = None  # measured, the least of rounds in turns with the other mixes
-    predicted_prefill_s: float | None = None  # a prompt of 256 tokens
+    predicted_prefill_s: float | None = None  # a prompt of 256 tokens, or as many as the model reads
     prefill_s: float | None = None
     domains: Mapping[str, float] = field(default_factory=dict)  # measured divergence by text file
     keeps: bool = True  # whether the limits are kept, by prediction
@@ -118,7 +118,8 @@ class GgufRun:
         self.context, self.depth = context, max(PROMPT, (context or 0) - STEPS)
         self.file, self.kept, self.device, self.progress = file, kept, device, on_progress
         self.decoder, self.shapes = StreamedDecoder(file), matrices(file)
-        self.text: Windows = windows_of(file, texts, max_tokens=self.decoder.arch.max_tokens)
+        self.positions = self.decoder.arch.max_tokens
+        self.text: Windows = windows_of(file, texts, max_tokens=self.positions)
         self.found: Sensitivity = measure_losses(
             self.decoder, self.text.calibration, FORMATS, kept.folder / LOSSES, seed=seed, on_progress=on_progress
         )
@@ -131,7 +132,9 @@ class GgufRun:
         if device is None:
             inner = sorted({shape for name, shape in self.shapes.items() if name.startswith("blk.")})
             self.prices: Prices = self._timed("prices", shapes, rounds=PRICE_ROUNDS)
-            self.prompt_prices = self._timed("prompt prices", inner, rounds=PROMPT_ROUNDS, tokens=PREFILL)
+            self.prompt_prices = self._timed(
+                "prompt prices", inner, rounds=PROMPT_ROUNDS, tokens=prompt_of(self.positions)
+            )
             usual = stock_mix(USUAL, file)
             caches = (USUAL_CACHE,) if context is None else offered_caches(self.decoder.arch)
             times = dict(zip(caches, self.race([(usual, cache) for cache in caches])[0], strict=True))
@@ -431,7 +434,8 @@ class GgufRun:
 
         def rest(begun: int) -> Iterator[list[float]]:
             files = [self._made(mix) for mix, _ in raced]
-            made = file_rounds(files, [cache for _, cache in raced], depth=self.depth, rounds=range(begun, ROUNDS))
+            caches, sizes = [cache for _, cache in raced], {"depth": self.depth, "positions": self.positions}
+            made = file_rounds(files, caches, **sizes, rounds=range(begun, ROUNDS))
             for number, each in enumerate(made, start=begun + 1):
                 self.progress(f"timing {' and '.join(labels)}", number, ROUNDS)
                 yield each

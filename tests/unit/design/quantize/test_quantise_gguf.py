@@ -103,6 +103,14 @@ def test_the_written_file_has_the_formats_and_the_size_that_were_promised(model:
     assert all(item.predicted_loss >= found.chosen.predicted_loss for item in best)
 
 
+def test_a_model_of_few_positions_is_timed_here(model: Path, texts: tuple) -> None:
+    """It reads 32 tokens, fewer than the prompt and the steps that are timed of others."""
+    found = chipwise.quantize(model, data=texts[0], context=32, dry_run=True)
+    assert found.prices.startswith("measured here")
+    assert min(found.chosen.predicted_s, found.chosen.predicted_prefill_s) > 0
+    assert {each.cache for each in found.stock} <= {"f16", "q8_0", "q4_0"}
+
+
 def test_shrink_of_a_gguf_file_is_quantize(model: Path, texts: tuple) -> None:
     limits = {"device": CHIP, "memory": "<= 60 kB", "tpot": "<= 1 s"}
     shrunk = chipwise.shrink(model, data=texts[:1], out="s.gguf", **limits)
