@@ -46,7 +46,8 @@ COMMANDS = {  # in this order, in one folder; quotation marks as in a shell
     "space orders": "space orders.yaml",
     "gptq": "export runs/smoke --to onnx --weights int4 --method gptq --out smoke-int4",
     "onnx": "export runs/smoke --to onnx --out smoke-onnx",
-    "three": "quantize runs/smoke/winner --data notes.txt --context 64 --dry-run",
+    "train": "train small.yaml --cpu-seconds 20 --out small",
+    "three": "quantize small/model --data notes.txt --context 256 --dry-run",
     "kit": "kit runs/smoke",
     "estimate": f"estimate {LLAMA} --device h100-sxm --batch 16 --prompt 1500 --new 250",
     "formats": f"estimate {LLAMA} --device h100-sxm --weights fp8 --kv fp8",
@@ -107,6 +108,15 @@ def experts():
 def build():
     layer = nn.TransformerEncoderLayer(128, 4, 512, activation="gelu", batch_first=True)
     return nn.TransformerEncoder(layer, 2, enable_nested_tensor=False).eval()
+"""
+SMALL_DECODER = """schema: chipwise.arch/1
+name: small
+vocab_size: 1024
+d_model: 128
+max_tokens: 256
+layers:
+  - &layer {attention: {heads: 4, kv_heads: 2, head_size: 32}, ffn: {width: 256}}
+  - *layer
 """
 
 
@@ -281,6 +291,7 @@ def run_all(wanted: set[str]) -> dict[str, str]:
     outputs = {}
     with tempfile.TemporaryDirectory() as folder:
         Path(folder, "block.py").write_text(BLOCK, encoding="utf-8")
+        Path(folder, "small.yaml").write_text(SMALL_DECODER, encoding="utf-8")
         Path(folder, "notes.txt").write_text("\n".join(topics.values())[:40_000], encoding="utf-8")
         environment = os.environ | {"COLUMNS": "300", "CHIPWISE_HOME": f"{folder}/home", "NO_COLOR": "1"}
         for name, command in COMMANDS.items():
@@ -299,9 +310,9 @@ def run_all(wanted: set[str]) -> dict[str, str]:
 
 def before(name: str) -> list[str]:
     """The commands that write the files which the command ``name`` reads."""
-    files = re.findall(r"[\w/]+\.(?:yaml|json)|runs/smoke", COMMANDS[name])
+    files = re.findall(r"[\w/]+\.(?:yaml|json)|runs/smoke|small/model", COMMANDS[name])
     writers = {f"{stem}.yaml": f"init {stem}" for stem in EXAMPLES}
-    writers |= {"runs/smoke": COMMANDS["search"], "plan.json": COMMANDS["plan"]}
+    writers |= {"runs/smoke": COMMANDS["search"], "plan.json": COMMANDS["plan"], "small/model": COMMANDS["train"]}
     found = [writers[file] for file in files if file in writers and writers[file] != COMMANDS[name]]
     found += [COMMANDS["search"]] if name == "learnt" else []
     return found + ([COMMANDS["init smoke"]] if COMMANDS["search"] in found else [])
