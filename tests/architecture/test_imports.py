@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import inspect
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -11,6 +12,7 @@ from pathlib import Path
 import pytest
 
 import chipwise
+from chipwise.core.workers import HUGE_PAGES
 
 HEAVY = {"torch", "onnx", "onnxruntime", "optuna", "transformers", "tokenizers", "safetensors", "plotly", "scipy"}
 SOURCE = Path(chipwise.__file__).parent
@@ -128,3 +130,11 @@ def test_rooms_import_downwards_only() -> None:
 def test_no_package_shares_its_name_with_a_public_function() -> None:
     packages = {path.parent.name for path in SOURCE.glob("*/__init__.py")}
     assert not packages & set(chipwise.__all__)
+
+
+@pytest.mark.parametrize(("own", "found"), [({}, "1"), ({HUGE_PAGES: "0"}, "0")])
+def test_trainings_ask_for_huge_pages_unless_the_user_chose(own: dict[str, str], found: str) -> None:
+    code = f"import chipwise.training, os; print(os.environ[{HUGE_PAGES!r}])"
+    environment = {name: value for name, value in os.environ.items() if name != HUGE_PAGES} | own
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=environment)
+    assert done.stdout.strip() == found

@@ -28,6 +28,8 @@ Report = Callable[..., None]
 """Callback by which a job reports progress; its keyword arguments are the fields of a progress event."""
 
 ONE_THREAD = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
+HUGE_PAGES = "THP_MEM_ALLOC_ENABLE"
+"""The environment variable by which torch allocates in huge pages, where Linux has them."""
 _FAILED_STARTS = 3  # consecutive failed starts after which the pool gives up
 _LOOK_S = 0.25  # interval between checks for silent workers
 

@@ -16,7 +16,7 @@ import psutil
 
 from chipwise.core.digest import plain
 from chipwise.core.statistics import two_speeds
-from chipwise.core.workers import WorkerPool, ask_once
+from chipwise.core.workers import HUGE_PAGES, WorkerPool, ask_once
 from chipwise.deploy.export.exporters import reference_model
 from chipwise.deploy.measure import sensors
 from chipwise.deploy.measure.drift import Drift, drift
@@ -293,7 +293,7 @@ def ask_worker(request: Request, *, timeout_s: float, threads: int, remote: str 
     if remote is not None:
         request, command = prepare_remote(request, host=remote)
     try:
-        found = ask_once(command, request, timeout_s=timeout_s, name=NAME, environment=_threads_of(threads))
+        found = ask_once(command, request, timeout_s=timeout_s, name=NAME, environment=_environment(threads))
     except WorkerError as error:
         if remote is not None:
             check_connection(remote, error.ended_with, str(error))
@@ -311,8 +311,9 @@ def _checked(reply: Reply, model: str, remote: str | None = None) -> Reply:
     return reply
 
 
-def _threads_of(threads: int) -> dict[str, str]:
-    return {name: str(threads) for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS")}
+def _environment(threads: int) -> dict[str, str]:
+    """Threads, and torch's own allocation, which a training in the calling process may have changed."""
+    return {"OMP_NUM_THREADS": str(threads), "OPENBLAS_NUM_THREADS": str(threads), HUGE_PAGES: "0"}
 
 
 @contextmanager
@@ -345,7 +346,7 @@ class _Staying:
         if first or self._pool is None:
             self.close()
             self._pool = WorkerPool(
-                [*WORKER, "--stay"], 1, name=NAME, silence_s=self._silence_s, environment=_threads_of(self._threads)
+                [*WORKER, "--stay"], 1, name=NAME, silence_s=self._silence_s, environment=_environment(self._threads)
             )
         self._asked += 1
         self._pool.submit({**request, "cpus": self._cpus})

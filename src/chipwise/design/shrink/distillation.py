@@ -27,6 +27,7 @@ from chipwise.training.loop.checkpoint import fingerprint, read_state, write_sta
 
 Named = dict[str, Tensor]
 SCHEMA = "chipwise.distilling/2"
+SAVING = 20  # a checkpoint is written when so many times its own CPU seconds are spent, at the earliest
 _TABLES = ("embedding.weight", "stem.items.weight", "stem.tags.weight", "words.weight")
 
 
@@ -102,7 +103,7 @@ class Distiller:
             TrainingDiverged: The loss was no longer finite, even at half the rate.
         """
         self._resume()
-        saved_s = self.cpu_s
+        saved_s, saving_s = self.cpu_s, 0.0
         while self.step < self.healing.steps:
             begun = self.clock()
             loss = self._step()
@@ -112,9 +113,10 @@ class Distiller:
                 continue
             self.step += 1
             on_progress(self.step, self.healing.steps, loss)
-            if self.cpu_s - saved_s >= checkpoint_every_s:
-                saved_s = self.cpu_s
+            if self.cpu_s - saved_s >= max(checkpoint_every_s, SAVING * saving_s):
+                saved_s, begun = self.cpu_s, self.clock()
                 self.save()
+                saving_s = self.clock() - begun
         if self.healing.steps:
             self.save()
         return Distilled(

@@ -269,10 +269,9 @@ class Shrinking:
         return self._pace(self._healer(arch, part, _PACE, "pace"))
 
     def _pace(self, distiller: Distiller) -> float:
-        begun = time.process_time()
-        distiller.run(lambda *_: None)
+        found = distiller.run(lambda *_: None)
         distiller.path.unlink()
-        return (time.process_time() - begun) / _PACE.steps
+        return found.cpu_s / _PACE.steps
 
     def _healer(self, arch: ArchSpec, part: Named, healing: Healing, name: str) -> Distiller:
         return Distiller(
