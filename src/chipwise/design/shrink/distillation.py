@@ -19,6 +19,7 @@ from torch import Tensor
 from chipwise.core.digest import digest
 from chipwise.design.shrink.forward import Weights
 from chipwise.design.shrink.material import Comparison
+from chipwise.design.shrink.sizes import generates
 from chipwise.design.shrink.texts import BATCH_TOKENS
 from chipwise.errors import SpecError, TrainingDiverged
 from chipwise.model.arch.arch import ArchSpec
@@ -36,7 +37,7 @@ class Healing:
     """Settings for training a cut."""
 
     steps: int = 300
-    rate: float = 5e-4  # peak learning rate of AdamW
+    rate: float | None = None  # peak learning rate of AdamW; None: :func:`usual_rate`
     warmup_steps: int = 20
     batch_tokens: int = BATCH_TOKENS
     weight_decay: float = 0.01
@@ -45,12 +46,20 @@ class Healing:
     def __post_init__(self) -> None:
         if self.steps < 0:
             raise SpecError(f"must not be negative, but is {self.steps}", field="steps")
-        if not 0 < self.rate < math.inf:
+        if self.rate is not None and not 0 < self.rate < math.inf:
             raise SpecError(f"must be positive, not {self.rate}", field="rate")
 
     def scale(self, step: int) -> float:
         """Share of the learning rate at ``step``: linear warm-up, then linear decay to zero."""
         return min((step + 1) / self.warmup_steps, (self.steps - step) / self.steps)
+
+
+def usual_rate(arch: ArchSpec) -> float:
+    """The peak learning rate of healing. Wide decoders need a lower one.
+
+    Of SmolLM2-135M in width 768, 40 steps change a distance of 0.572 to 0.472 at a rate of 3e-5, but to 0.600 at 1e-4.
+    """
+    return min(5e-4, 0.025 / arch.d_model) if generates(arch) else 5e-4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,6 +100,7 @@ class Distiller:
         self.arch, self.comparison, self.healing = arch, comparison, healing
         self.path, self.clock = path, clock
         self.seed = seed
+        self.rate = usual_rate(arch) if healing.rate is None else healing.rate
         self.start = {name: value.clone() for name, value in weights.items()}
         self.key = digest([arch.digest, fingerprint(self.start), comparison.identity, healing, seed, precision])
         self._begin(self.start, step=0, rate_scale=1.0)
@@ -135,7 +145,7 @@ class Distiller:
         decay = self.healing.weight_decay
         self.optimiser = torch.optim.AdamW(
             [{"params": matrices, "weight_decay": decay}, {"params": vectors, "weight_decay": 0.0}],
-            lr=self.healing.rate,
+            lr=self.rate,
             betas=(0.9, 0.98),
             fused=True,
         )
@@ -150,7 +160,7 @@ class Distiller:
         if not (math.isfinite(total) and torch.isfinite(norm)):
             return math.nan
         for group in self.optimiser.param_groups:
-            group["lr"] = self.healing.rate * self.rate_scale * self.healing.scale(self.step)
+            group["lr"] = self.rate * self.rate_scale * self.healing.scale(self.step)
         self.optimiser.step()
         self.optimiser.zero_grad(set_to_none=True)
         return total
@@ -160,7 +170,7 @@ class Distiller:
         if self.rate_scale < 1:
             raise TrainingDiverged(
                 f"the loss was no longer finite at step {self.step}, even at half the rate; lower the rate "
-                f"({self.healing.rate:g})"
+                f"({self.rate:g})"
             )
         if not self._resume():
             self._begin(self.start, step=0, rate_scale=1.0)
