@@ -152,7 +152,8 @@ def operators(case: Case, phase: PhaseName) -> tuple[Operator, ...]:
         place = re.sub(r"^layers\.\d+\.", "layers.", cost.place)
         alike.setdefault((place, cost.kind, float(cost.work.flops), float(cost.work.bytes)), []).append(cost)
     found = [_operator(place, same, total, known=case.sheet is not None) for (place, *_), same in alike.items()]
-    return tuple(sorted(found, key=lambda each: -each.seconds))
+    # to six digits: equal shapes, whose sums differ in the last bits between processors, stay in the order of the model
+    return tuple(sorted(found, key=lambda each: -float(f"{each.seconds:.6g}")))
 
 
 def _operator(place: str, same: Sequence[OpCost], total: float, *, known: bool) -> Operator:
