@@ -5,8 +5,9 @@ one model, ``supernet`` the training of shared weights, ``trainers`` the places 
 scaling laws that predict the loss of untrained models, ``evaluations`` the scores of text models on tasks. Choosing
 what to train is the work of :mod:`chipwise.design`.
 
-Torch is asked for huge pages: activations of many megabytes are allocated in each step, whose page faults take 2 to 11
-% of a step of small language models on a Zen 5 core (``benchmarks/huge_pages.py``). An own value of the variable counts.
+Torch is asked for huge pages: activations of many megabytes are allocated in each step, and their page faults take 2 to
+11 % of a step of small language models on a Zen 5 core (``benchmarks/huge_pages.py``). An own value of the variable
+counts.
 """
 
 import os
