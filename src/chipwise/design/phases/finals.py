@@ -21,7 +21,6 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -53,9 +52,6 @@ from chipwise.model.blocks.quantize import Packing
 from chipwise.model.walk.calibration import AUTO, LEARNED, Choice, Judge, choose, quantiser
 from chipwise.training.data.recipe import Recipe
 from chipwise.training.tasks.protocol import Exported, Losses, TaskData
-
-if TYPE_CHECKING:
-    from torch import Tensor, nn
 
 LEARNED_SHARE = 0.05  # of the cost of the training: learned rounding of a finalist to int4
 LEARNED_STEP = 4.2  # training steps that one of its steps costs: half the batch, twice, in FP32 and with all logits
@@ -353,21 +349,12 @@ class Finals:
             Unsupported: The model reads more than one input.
         """
         from chipwise.training.loop.evaluate import lessons_of
-        from chipwise.training.loop.learned_rounding import distance_from, learn
+        from chipwise.training.loop.learned_rounding import distance_from, learn_steps
 
         arch, recipe = item.design.arch, build(Recipe, dict(self._data.recipe))
         lessons = lessons_of(arch, trained.weights, self._data.data(arch), recipe)
         steps = learned_steps(item.rungs[-1].tokens / self._data.step_tokens(arch))
-        distance, done = distance_from(lessons), 0
-
-        def counted(model: nn.Module, number: int) -> Tensor:
-            nonlocal done
-            done += 1
-            return distance(model, number)
-
-        found = learn(
-            item.design, trained.weights, trained.packing, counted, cpu_budget_s=steps, clock=lambda: float(done)
-        )
+        found = learn_steps(item.design, trained.weights, trained.packing, distance_from(lessons), steps=steps)
         return replace(trained, design=found.design, weights=found.weights, packing=found.packing)
 
     def _with_quantiser(self, item: Candidate, weights: Mapping[str, AnyArray]) -> Candidate:
