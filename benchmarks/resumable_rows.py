@@ -20,11 +20,16 @@ def read(path: Path) -> list[Row]:
         return list(csv.DictReader(stream))
 
 
+def write(path: Path, rows: Sequence[Mapping[str, object]], columns: Sequence[str]) -> None:
+    """Writes ``rows`` with ``columns`` and those of their date, machine and versions."""
+    with path.open("w", newline="") as stream:
+        writer = csv.DictWriter(stream, (*columns, *ORIGIN), lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(rows)
+
+
 def add(rows: list[Row], row: Mapping[str, str], path: Path, columns: Sequence[str]) -> None:
     """Appends and prints ``row``, and writes all rows with their date, machine and versions to ``path``."""
     rows.append({**row, **here()})
     print(*row.values(), sep="  ", flush=True)
-    with path.open("w", newline="") as stream:
-        writer = csv.DictWriter(stream, (*columns, *ORIGIN))
-        writer.writeheader()
-        writer.writerows(rows)
+    write(path, rows, columns)

@@ -18,12 +18,11 @@ time and peak memory. ``old-search`` are searches whose law counted every pass o
 from __future__ import annotations
 
 import argparse
-import csv
 import json
 import statistics
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -32,6 +31,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from safetensors.numpy import load_file
 
+import resumable_rows
 from chipwise import api
 from chipwise.deploy.export.onnx import export
 from chipwise.deploy.measure.harness import measure_alternately
@@ -39,7 +39,7 @@ from chipwise.design.phases.halving import LONG_OVERHEAD
 from chipwise.design.phases.measuring import metrics_of
 from chipwise.design.phases.run_budget import ending_s
 from chipwise.design.report.record import load
-from chipwise.design.run.spec import load_run
+from chipwise.design.run.spec import RunSpec, load_run
 from chipwise.model.space.designs import design_of, summary
 from chipwise.model.walk.calibration import choose, quantiser
 from chipwise.training.data.recipe import Recipe
@@ -48,7 +48,6 @@ from chipwise.training.data.tokenizer import TokenStore
 from chipwise.training.loop.evaluate import calibrated
 from chipwise.training.loop.trainer import train
 from exported_quality import exported_bits_per_byte
-from provenance import COLUMNS as ORIGIN
 from provenance import here
 
 COLUMNS = (
@@ -79,22 +78,6 @@ DRAWN: Mapping[str, dict[str, Any]] = {
     "one-layer-reference": drawn(128, 1, (2, 2), 352, 4096, "none", tied=True, head=64),
     "shallow-conv": drawn(160, 3, (5, 1), 416, 8192, "both", tied=True),
 }
-
-
-def read(path: Path) -> list[dict[str, str]]:
-    """The rows of the table; none if there is no such file."""
-    if not path.exists():
-        return []
-    with path.open(newline="") as file:
-        return list(csv.DictReader(file))
-
-
-def write(path: Path, rows: list[dict[str, Any]]) -> None:
-    """Writes the table."""
-    with path.open("w", newline="") as file:
-        writer = csv.DictWriter(file, (*COLUMNS, *ORIGIN), lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(rows)
 
 
 def train_alone(name: str, seed: int, file: Path, work: Path) -> list[dict[str, Any]]:
@@ -159,14 +142,18 @@ def search(seed: int, file: Path, work: Path) -> list[dict[str, Any]]:
 
 
 def measure(rows: list[dict[str, Any]], file: Path, work: Path) -> None:
-    """Measures every model of the table in turns, and writes the times into its rows."""
-    spec = load_run(file)
+    """Measures every model of the table; see :func:`measure_rows`."""
     paths = [
         work / f"search-{row['seed']}" / "winner" / "model.onnx"
         if row["contender"] == "search"
         else work / f"{row['contender']}-{row['seed']}-{row['weights']}.onnx"
         for row in rows
     ]
+    measure_rows(rows, paths, load_run(file))
+
+
+def measure_rows(rows: Sequence[dict[str, Any]], paths: Sequence[Path], spec: RunSpec) -> None:
+    """Measures the models of ``rows`` in turns, and writes the times into these."""
     found = measure_alternately(paths, spec.workload, runtime=spec.target.runtime, threads=spec.target.threads)
     for row, one in zip(rows, found, strict=True):
         metrics = metrics_of(one)
@@ -207,7 +194,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, required=True)
     options = parser.parse_args()
     options.work.mkdir(parents=True, exist_ok=True)
-    rows = read(options.out)
+    rows = resumable_rows.read(options.out)
     if options.what in ("train", "search"):
         name, seed = ("search", *options.rest) if options.what == "search" else options.rest
         if any(row["contender"] == name and row["seed"] == seed for row in rows):
@@ -216,11 +203,12 @@ def main() -> None:
             new = search(int(seed), options.spec, options.work)
         else:
             new = train_alone(name, int(seed), options.spec, options.work)
-        write(options.out, [*read(options.out), *({**row, **here()} for row in new)])
+        made = [*resumable_rows.read(options.out), *({**row, **here()} for row in new)]
+        resumable_rows.write(options.out, made, COLUMNS)
         print(json.dumps(new), flush=True)
     if options.what == "measure":
         measure(rows, options.spec, options.work)
-        write(options.out, rows)
+        resumable_rows.write(options.out, rows, COLUMNS)
     if options.what in ("measure", "report"):
         report(rows)
 

@@ -19,7 +19,6 @@ not made again.
 from __future__ import annotations
 
 import argparse
-import csv
 import json
 import os
 import statistics
@@ -32,9 +31,10 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import yaml
-from expert import DRAWN
+from expert import DRAWN, measure_rows
 from safetensors.numpy import load_file
 
+import resumable_rows
 from chipwise import api
 from chipwise.core.arrays import AnyArray
 from chipwise.deploy.export.onnx import export
@@ -51,10 +51,10 @@ from chipwise.training.data.recipe import Recipe
 from chipwise.training.data.text import load_corpus
 from chipwise.training.data.tokenizer import TokenStore
 from chipwise.training.loop.evaluate import calibrated, lessons_of, read
-from chipwise.training.loop.learned_rounding import distance_from, learn
+from chipwise.training.loop.learned_rounding import distance_from, learn_steps
 from chipwise.training.loop.trainer import train
+from chipwise.training.tasks.protocol import TaskData
 from exported_quality import exported_bits_per_byte
-from provenance import COLUMNS as ORIGIN
 from provenance import here
 
 ORDERS = ("together", "shape-first", "format-first")
@@ -86,10 +86,15 @@ class Packed:
     loss: float
 
 
-def packed(design: Design, weights: Mapping[str, AnyArray], *, spec: RunSpec, work: Path, steps: float) -> Packed:
-    """``design`` packed as a search packs its finalists, after a training of so many steps."""
+def opened(spec: RunSpec, work: Path) -> TaskData:
+    """The run's task with its data."""
     task = spec.task_settings.open(spec.data, base=Path(spec.folder), folder=work / "corpus", space=spec.space)
     task.prepare()
+    return task
+
+
+def packed(design: Design, weights: Mapping[str, AnyArray], *, task: TaskData, steps: float) -> Packed:
+    """``design`` packed as a search packs its finalists, after a training of so many steps."""
     data, recipe = task.data(design.arch), Recipe(**task.recipe)
     packing, judge = calibrated(design.arch, weights, data, recipe)
     arch, whole = restored(replace(design, weights="fp32"), weights, NEAREST)
@@ -109,16 +114,8 @@ def packed(design: Design, weights: Mapping[str, AnyArray], *, spec: RunSpec, wo
         loss=choice.losses[choice.method],
     )
     if design.weights == "int4":
-        distance, done = distance_from(lessons_of(design.arch, weights, data, recipe)), 0
-
-        def counted(model: Any, number: int) -> Any:
-            nonlocal done
-            done += 1
-            return distance(model, number)
-
-        made = learn(
-            design, weights, found.packing, counted, cpu_budget_s=learned_steps(steps), clock=lambda: float(done)
-        )
+        distance = distance_from(lessons_of(design.arch, weights, data, recipe))
+        made = learn_steps(design, weights, found.packing, distance, steps=learned_steps(steps))
         if (loss := judge(made.design.arch, made.weights)) < found.loss:
             found = replace(
                 found, design=made.design, weights=made.weights, packing=made.packing, method=LEARNED, loss=loss
@@ -133,7 +130,7 @@ def written(item: Packed, path: Path) -> Path:
 
 def search(own: Path, folder: Path) -> Any:
     """Runs or resumes a search; returns its record."""
-    api.search(own, out=folder, resume=(folder / "record.json").exists() or (folder / "spec.json").exists())
+    api.search(own, out=folder, resume=(folder / "spec.json").exists())
     return load(folder / "record.json")
 
 
@@ -187,37 +184,28 @@ def run(order: str, seed: int, given: Mapping[str, Any], work: Path) -> list[dic
     design = design_of(winner.choices, spec=spec.space)
     kept = (folder / "trainings" / design.arch.digest).glob("weights-*.safetensors")
     weights = read(max(kept, key=lambda path: float(path.stem.removeprefix("weights-"))))
-    steps = winner.curve[-1].tokens / spec_tokens(spec, folder, design)
+    task, items = opened(spec, folder), []
+    steps = winner.curve[-1].tokens / task.step_tokens(design.arch)
     for form in ("fp32", *NARROW):
         one = replace(design, weights=form)
-        item = packed(one, weights, spec=spec, work=folder, steps=steps)
-        path = written(item, work / f"{order}-{seed}-{form}.onnx")
+        items.append(packed(one, weights, task=task, steps=steps))
+        path = written(items[-1], work / f"{order}-{seed}-{form}.onnx")
         rows.append(
             {
-                **row_of(record, path), "weights": form, "design": summary(one), "quantiser": item.method,
-                "fp32_loss": f"{item.fp32_loss:.5f}", "nearest_loss": f"{item.nearest_loss:.5f}",
-                "packed_loss": f"{item.loss:.5f}",
+                **row_of(record, path), "weights": form, "design": summary(one), "quantiser": items[-1].method,
+                "fp32_loss": f"{items[-1].fp32_loss:.5f}", "nearest_loss": f"{items[-1].nearest_loss:.5f}",
+                "packed_loss": f"{items[-1].loss:.5f}",
             }
         )  # fmt: skip
     spent = cpu_s() - begun + sum(record.budget.spent.values())
     store = TokenStore(load_corpus(spec.data, base=spec.folder), folder / "corpus", spec.space.vocab_size)
     store.prepare()
     tokens = store.tokens(design.arch.vocab_size)
-    for row in rows:  # scoring all formats is of the benchmark
-        item = packed(
-            replace(design, weights=row["weights"]), weights, spec=spec, work=folder, steps=steps
-        )  # fmt: skip
+    for row, item in zip(rows, items, strict=True):  # scoring all formats is of the benchmark
         path = Path(row["file"]).with_suffix(".evaluated.onnx")
         bits = exported_bits_per_byte(item.design, item.weights, tokens, path, split="test", packing=item.packing)
         row |= {"bits_per_byte": f"{bits:.5f}", "cpu_s": f"{spent:.1f}"}
     return rows
-
-
-def spec_tokens(spec: RunSpec, folder: Path, design: Design) -> float:
-    """Tokens of a training step."""
-    task = spec.task_settings.open(spec.data, base=Path(spec.folder), folder=folder / "corpus", space=spec.space)
-    task.prepare()
-    return float(task.step_tokens(design.arch))
 
 
 def pilot(spec: RunSpec, seed: int, work: Path, budget_s: float) -> tuple[str, str]:
@@ -227,18 +215,14 @@ def pilot(spec: RunSpec, seed: int, work: Path, budget_s: float) -> tuple[str, s
         form, told = json.loads(kept.read_text())
         return str(form), str(told)
     design = design_of(DRAWN[PILOT], spec=replace(spec.space, head_size=(DRAWN[PILOT]["head_size"],)), name=PILOT)
-    task = spec.task_settings.open(spec.data, base=Path(spec.folder), folder=work / "corpus", space=spec.space)
-    task.prepare()
+    task = opened(spec, work)
     result = train(
         design.arch, task.data(design.arch).load(), cpu_budget_s=budget_s, seed=seed, folder=work / f"pilot-{seed}",
         recipe=Recipe(**task.recipe),
     )  # fmt: skip
     weights = load_file(result.weights)
-    items = [
-        packed(replace(design, weights=form), weights, spec=spec, work=work, steps=result.steps)
-        for form in ("fp32", *NARROW)
-    ]
     names = ("fp32", *NARROW)
+    items = [packed(replace(design, weights=form), weights, task=task, steps=result.steps) for form in names]
     paths = [written(item, work / f"pilot-{seed}-{form}.onnx") for item, form in zip(items, names, strict=True)]
     found = measure_alternately(paths, spec.workload, runtime=spec.target.runtime, threads=spec.target.threads)
     seconds = [metrics_of(one)["tpot_p50"] for one in found]
@@ -250,32 +234,6 @@ def pilot(spec: RunSpec, seed: int, work: Path, budget_s: float) -> tuple[str, s
     )
     kept.write_text(json.dumps([best, told]))
     return best, told
-
-
-def rows_of(path: Path) -> list[dict[str, Any]]:
-    """The rows of the table; none if there is no such file."""
-    if not path.exists():
-        return []
-    with path.open(newline="") as file:
-        return list(csv.DictReader(file))
-
-
-def write_rows(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
-    """Writes the table."""
-    with path.open("w", newline="") as file:
-        writer = csv.DictWriter(file, (*COLUMNS, *ORIGIN), lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(rows)
-
-
-def measure(rows: list[dict[str, Any]], spec: RunSpec, work: Path) -> None:
-    """Measures every model of the table in turns, and writes the times into its rows."""
-    paths = [work / row["file"] for row in rows]
-    found = measure_alternately(paths, spec.workload, runtime=spec.target.runtime, threads=spec.target.threads)
-    for row, one in zip(rows, found, strict=True):
-        metrics = metrics_of(one)
-        row |= {name: f"{metrics[name.removesuffix('_s')]:.3g}" for name in ("tpot_p50_s", "tpot_p99_s", "ttft_p99_s")}
-        row["peak_memory_bytes"] = f"{metrics['peak_memory']:.0f}"
 
 
 def report(rows: Sequence[Mapping[str, Any]]) -> None:
@@ -307,7 +265,7 @@ def main() -> None:
     options = parser.parse_args()
     given = yaml.safe_load(options.spec.read_text())
     given["constraints"] |= dict(limit.split("=", 1) for limit in options.limits)
-    rows = rows_of(options.out)
+    rows = resumable_rows.read(options.out)
     if options.what == "run":
         order, seed = options.rest
         if order not in ORDERS:
@@ -318,11 +276,12 @@ def main() -> None:
         new = run(order, int(seed), given, (options.work / options.setting).resolve())
         for row in new:
             row["file"] = os.path.relpath(row["file"], options.work)
-        write_rows(options.out, [*rows_of(options.out), *({**key, **row, **here()} for row in new)])
+        made = [*resumable_rows.read(options.out), *({**key, **row, **here()} for row in new)]
+        resumable_rows.write(options.out, made, COLUMNS)
         print(json.dumps(new), flush=True)
     if options.what == "measure":
-        measure(rows, load_run(options.spec), options.work)
-        write_rows(options.out, rows)
+        measure_rows(rows, [options.work / row["file"] for row in rows], load_run(options.spec))
+        resumable_rows.write(options.out, rows, COLUMNS)
     if options.what in ("measure", "report"):
         report(rows)
 
