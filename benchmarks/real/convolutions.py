@@ -9,22 +9,20 @@ holds are not made again.
 from __future__ import annotations
 
 import argparse
-import csv
 import sys
 from dataclasses import replace
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from expert import drawn, read
+from expert import drawn
 
+import resumable_rows
 from chipwise.design.run.spec import load_run
 from chipwise.model.space.designs import design_of
 from chipwise.training.data.recipe import Recipe
 from chipwise.training.loop.evaluate import load_model
 from chipwise.training.loop.trainer import train
-from provenance import COLUMNS as ORIGIN
-from provenance import here
 
 COLUMNS = (
     "width", "layers", "vocab_size", "ffn_width", "conv", "seed", "tokens", "epochs", "validation_bits_per_byte",
@@ -47,7 +45,7 @@ def main() -> None:
     folder = options.work / "corpus"
     task = spec.task_settings.open(spec.data, base=Path(spec.folder), folder=folder, space=spec.space)
     task.prepare()
-    rows = read(options.out)
+    rows = resumable_rows.read(options.out)
     for width, depth, vocab, ffn, steps in PAIRS:
         for conv in ("none", "both"):
             if any((row["width"], row["layers"], row["conv"]) == (str(width), str(depth), conv) for row in rows):
@@ -58,18 +56,13 @@ def main() -> None:
             place, recipe = options.work / f"{width}-{depth}-{conv}", Recipe(**task.recipe)
             found = train(arch, data, steps=steps, seed=0, folder=place, recipe=recipe)
             test = data.judge(load_model(arch, found.weights), split="test").loss
-            rows.append(
-                {
-                    "width": width, "layers": depth, "vocab_size": vocab, "ffn_width": ffn, "conv": conv, "seed": 0,
-                    "tokens": found.tokens, "epochs": f"{found.tokens / (len(data.train) - 1):.2f}",
-                    "validation_bits_per_byte": f"{found.loss:.4f}", "test_bits_per_byte": f"{test:.4f}",
-                    "charged_cpu_s": f"{found.cpu_s:.1f}", **here(),
-                }
-            )  # fmt: skip
-            with options.out.open("w", newline="") as file:
-                writer = csv.DictWriter(file, (*COLUMNS, *ORIGIN), lineterminator="\n")
-                writer.writeheader()
-                writer.writerows(rows)
+            row = {
+                "width": width, "layers": depth, "vocab_size": vocab, "ffn_width": ffn, "conv": conv, "seed": 0,
+                "tokens": found.tokens, "epochs": f"{found.tokens / (len(data.train) - 1):.2f}",
+                "validation_bits_per_byte": f"{found.loss:.4f}", "test_bits_per_byte": f"{test:.4f}",
+                "charged_cpu_s": f"{found.cpu_s:.1f}",
+            }  # fmt: skip
+            resumable_rows.add(rows, row, options.out, COLUMNS)
 
 
 if __name__ == "__main__":

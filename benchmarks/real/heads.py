@@ -15,7 +15,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from expert import drawn, read
+from expert import drawn
 
 import resumable_rows
 from chipwise.design.run.spec import load_run
@@ -49,7 +49,7 @@ def main() -> None:
     task.prepare()
     for heads, kv_heads, size in HEADS:
         own = {"heads": str(heads), "kv_heads": str(kv_heads), "head_size": str(size), "seed": str(seed)}
-        rows = read(options.out)
+        rows = resumable_rows.read(options.out)
         if any(own.items() <= row.items() for row in rows):
             continue
         choices = drawn(128, 5, (heads, kv_heads), 384, 8192, "none", tied=True, head=size)
