@@ -9,6 +9,7 @@ from chipwise.hardware.datasheet import DeviceProfile
 from chipwise.model.graphs.graph import Graph, GraphOp
 from chipwise.predict.cost.model import Bound, Predicted, per_second
 from chipwise.predict.cost.whole_run import RunEstimate
+from chipwise.predict.graphs import image_transformers
 from chipwise.predict.graphs.chips import RUNTIME, measured_part, results_on, runtime_key, share_of_bytes, speeds_of
 from chipwise.predict.graphs.law import Speeds, law
 from chipwise.predict.graphs.npus import Npu, NpuPrices
@@ -44,10 +45,14 @@ class Chip:
     limits: Speeds | None = None  # by its data sheet, if measured files correct ``speeds``
     results: int = 0  # measured files in the graph's format that correct them
     taught: str = ""  # by what results, as half a sentence
+    scale: float = 1.0  # of all seconds, where ``whole`` answers for the pass
+    whole: float | None = None  # half of the interval, by PyTorch's law for plain vision transformers
 
     @property
     def halfwidth(self) -> float:
         """Half of the 90 % interval, as a logarithm."""
+        if self.whole is not None:
+            return self.whole
         taught = law().taught_halfwidth if self.results >= RESULTS else law().unfitted_halfwidth
         return law().halfwidth if self.fitted else taught
 
@@ -72,7 +77,7 @@ def by_sheet(sheet: DeviceProfile, graph: Graph, weights: str | None, runtime: s
         runtime=runtime or (results[0].runtime if results else RUNTIME),
     )
     if not results or sheet.taught is None:
-        return chip
+        return _by_whole(chip, sheet, graph, wanted)
     listed = {name: speeds_of(sheet, name).speeds for name in {wanted, *(each.precision for each in results)}}
     return replace(
         chip,
@@ -81,6 +86,15 @@ def by_sheet(sheet: DeviceProfile, graph: Graph, weights: str | None, runtime: s
         results=models_in(wanted, results),
         taught=taught_by(sheet.taught.label, results, wanted),
     )
+
+
+def _by_whole(chip: Chip, sheet: DeviceProfile, graph: Graph, wanted: str) -> Chip:
+    """``chip`` with the law of whole passes, where that law knows the graph and the runtime more narrowly."""
+    pass_s = image_transformers.pass_s(graph, sheet, chip.runtime, wanted)
+    if pass_s is None or pass_s.log_halfwidth is None or pass_s.log_halfwidth >= chip.halfwidth:
+        return chip
+    summed = law().pass_s(chip.speeds) + sum(_seconds(op, chip) or 0.0 for op in graph.ops)
+    return replace(chip, scale=pass_s.value / summed, whole=pass_s.log_halfwidth)
 
 
 def operators_on(graph: Graph, chip: Chip | Npu) -> tuple[OpTime, ...]:
@@ -129,7 +143,8 @@ def _seconds(op: GraphOp, chip: Chip) -> float | None:
         speeds = Speeds(
             flops_per_s=speeds.flops_per_s, bytes_per_s=speeds.bytes_per_s / chip.shrink, call_s=speeds.call_s
         )
-    return law().seconds_of(op, speeds)
+    seconds = law().seconds_of(op, speeds)
+    return None if seconds is None else seconds * chip.scale
 
 
 def estimate_on(graph: Graph, chip: Chip | Npu) -> RunEstimate:
@@ -139,7 +154,12 @@ def estimate_on(graph: Graph, chip: Chip | Npu) -> RunEstimate:
     if isinstance(chip, Npu):
         name, dtype, pass_s, notes = chip.title, chip.precision, NpuPrices(chip).pass_s(), (chip.note,)
     else:
-        name, dtype, pass_s, notes = chip.name, chip.dtype, law().pass_s(chip.speeds), (_fitted(chip), *chip.notes)
+        name, dtype, pass_s, notes = (
+            chip.name,
+            chip.dtype,
+            chip.scale * law().pass_s(chip.speeds),
+            (_fitted(chip), *chip.notes),
+        )
     seconds = pass_s + sum(each.seconds or 0.0 for each in operators)
     # what cannot be counted takes time as well, so there is no interval
     latency = Predicted.around(seconds, None if graph.uncounted else chip.halfwidth)
@@ -149,7 +169,7 @@ def estimate_on(graph: Graph, chip: Chip | Npu) -> RunEstimate:
         device=name,
         runtime=chip.runtime,
         metrics={"latency_s": latency, "runs_per_s": per_second(latency)},
-        provenance="predicted (law by class of operator)",
+        provenance=f"predicted ({_law_of(chip)})",
         notes=(*notes, *graph.notes),
         parameters={"all": graph.parameters},
         shares=_shares(operators, seconds),
@@ -163,8 +183,15 @@ def setting_of(graph: Graph, dtype: str) -> str:
     return ", ".join([*sizes, dtype])
 
 
+def _law_of(chip: Chip | Npu) -> str:
+    whole = isinstance(chip, Chip) and chip.whole is not None
+    return "rates of image models in PyTorch" if whole else "law by class of operator"
+
+
 def _fitted(chip: Chip) -> str:
     """What of the question the law was fitted to, and what not."""
+    if chip.whole is not None:
+        return "a plain vision transformer; its operators share the pass as the law by class of operator has them"
     told = f"the law was fitted to {law().source}{chip.taught}"
     if chip.results >= RESULTS:
         return told
