@@ -16,6 +16,7 @@ from chipwise.deploy.measure.store import kept_as, profile_path
 from chipwise.design.limits import USED, Constraint, parse_constraints
 from chipwise.design.phases.screening import Metrics, excess, screen
 from chipwise.design.prices.price_table import PriceTable
+from chipwise.design.run.ranges import with_lists
 from chipwise.design.run.spec import NO_SPACE, TargetSpec, varying_prompts
 from chipwise.design.targets.chance import Bounds, values_of
 from chipwise.design.targets.cost_model import CostModel, unknown_shares
@@ -229,13 +230,13 @@ def overview_of(
         raise SpecError(str(error), file=str(file), field="task") from None
     whole = {**asked.defaults, **whole}
     try:
-        space = _space(whole["space"], None if alone else "space")
+        target = build(TargetSpec, whole.get("target", {}), field="target")
+        space = _space(whole["space"], None if alone else "space", target)
         whole = {**whole, **varying_prompts(Record(whole).record("workload").data)}
         prompt_p99 = Record(whole).get("prompt_p99", int, None)
         workload = build(Workload, whole.get("workload", {}), field="workload")
         if prompt_p99 is not None:
             check_prompts(workload.prompt_tokens, prompt_p99, "workload.prompt_tokens")
-        target = build(TargetSpec, whole.get("target", {}), field="target")
         constraints = parse_constraints(Record(whole).record("constraints").data, tasks=None, quality=asked.metric)
     except SpecError as error:
         raise error.inside(file=str(file)) from None
@@ -289,8 +290,12 @@ def profile_of(file: str | Path) -> Path:
     return profile_path(kept_as(target.runtime, kind), target.threads)
 
 
-def _space(data: object, field: str | None) -> SearchSpace:
-    spec = build(SpaceSpec, data, field=field)
+def _space(data: object, field: str | None, target: TargetSpec) -> SearchSpace:
+    try:
+        listed = with_lists(data, target.sheet) if isinstance(data, Mapping) else data
+    except SpecError as error:
+        raise error.inside(field=field) from None
+    spec = build(SpaceSpec, listed, field=field)
     try:
         return SearchSpace(spec)
     except SpecError as error:

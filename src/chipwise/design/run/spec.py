@@ -26,6 +26,7 @@ from chipwise.design.limits import (
     parse_objectives,
 )
 from chipwise.design.run.budget_spec import Allowance, BudgetSpec, allowance
+from chipwise.design.run.ranges import with_lists
 from chipwise.design.strategies.algorithms import STRATEGIES
 from chipwise.errors import SpecError, UnitError, UnknownName, Unsupported, nearest
 from chipwise.hardware import datasheet
@@ -623,6 +624,7 @@ def run_spec(data: object, *, file: str) -> RunSpec:
     name = fields.get("task", "text")
     if isinstance(name, str) and name in TASKS:
         fields = {**TASKS.load(name).defaults, **fields}
+    fields = _listed(fields, file)
     found = build(RunSpec, fields, file=file)
     if found.quality.chosen != "law" and "data" not in fields:
         raise SpecError(
@@ -631,6 +633,18 @@ def run_spec(data: object, *, file: str) -> RunSpec:
             field="data",
         )
     return found
+
+
+def _listed(fields: Mapping[str, object], file: str) -> dict[str, object]:
+    """``fields`` with ranges of sizes as lists; the target decides which widths those are."""
+    space = fields.get("space")
+    if not isinstance(space, Mapping):
+        return dict(fields)
+    target = build(TargetSpec, fields.get("target", {}), file=file, field="target")
+    try:
+        return {**fields, "space": with_lists(space, target.sheet)}
+    except SpecError as error:
+        raise error.inside(file=file, field="space") from None
 
 
 def spelt_out(data: Mapping[str, object]) -> dict[str, object]:
