@@ -5,9 +5,10 @@
 One format for all matrices (where a width excludes it, llama.cpp's own fallback) has a divergence; the fastest mix with
 no more of it, and with a prompt no slower than the rival's, is chosen exactly from the measured times of formats and
 the measured loss of each format of each matrix. The rival is the fastest single format with no more divergence than
-that. Both are written, raced in turns in llama.cpp (processor time of a decode step) and measured on held-out text.
-``faster`` is the rival's time over the mix's, ``repeatability`` one file against itself. With ``--promises`` no file
-is written: columns of measurements stay empty. ``--work`` may be that of ``gguf_chips.py``, with its answers.
+that; ``--levels`` may also state allowed nats a token. Both are written, raced in turns in llama.cpp (processor time
+of a decode step) and measured on held-out text. ``faster`` is the rival's time over the mix's, ``repeatability`` one
+file against itself. With ``--promises`` no file is written: columns of measurements stay empty. ``--work`` may be that
+of ``gguf_chips.py``, with its answers.
 """
 
 from __future__ import annotations
@@ -93,7 +94,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("model", type=Path)
     parser.add_argument("--data", type=Path, action="append", required=True)
-    parser.add_argument("--levels", nargs="*", default=KINDS, help="single formats whose divergence is allowed")
+    parser.add_argument("--levels", nargs="*", default=KINDS, help="allowed nats a token, or formats that lose them")
     parser.add_argument("--promises", action="store_true", help="write and race no file")
     parser.add_argument("--work", type=Path, default=Path("runs/gguf-chips"))
     parser.add_argument("--out", type=Path, required=True)
@@ -109,7 +110,7 @@ def main() -> None:
     for level in args.levels:
         if any(row["model"] == args.model.stem and row["level"] == level for row in rows):
             continue
-        most = promised[level].predicted_loss
+        most = promised[level].predicted_loss if level in promised else float(level)
         rival = min((k for k in KINDS if promised[k].predicted_loss <= most), key=lambda k: promised[k].predicted_s)
         mix = fastest(run, most, promised[rival].predicted_prefill_s)
         promise = run.promise(f"fastest at {level}", mix, {})
