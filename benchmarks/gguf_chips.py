@@ -7,6 +7,9 @@ For each chip the mix of least divergence is chosen that takes no more time for 
 kernels, and predicted from data sheets for the others. A row has the mix of ``chosen_for`` on ``chip``: its time there
 over the limit, its predicted divergence, and that of the chip's own choice with the time and the size of this mix.
 ``more`` is how much more divergence the mix has than that choice: what is lost by not choosing for the chip.
+
+Another build of llama.cpp on this machine is a chip, too: ``--work A --promises`` with one build measures its prices,
+``--work B --also A`` with the other compares both, whose instruction sets name them.
 """
 
 from __future__ import annotations
@@ -26,6 +29,7 @@ from chipwise.design.quantize.gguf_run import USUAL, GgufRun
 
 HERE = "this machine"
 CHIPS = (HERE, "apple-m4-max", "rtx-4070", "snapdragon-8-elite", "raspberry-pi-5")
+BUILD = "vectors.txt"  # the instruction sets of the build that measured, in its folder
 LIMITS = {"time": ("time",), "time and size": ("time", "size")}
 COLUMNS = (
     "model",
@@ -56,21 +60,30 @@ def main() -> None:
     parser.add_argument("model", type=Path)
     parser.add_argument("--data", type=Path, action="append", required=True)
     parser.add_argument("--work", type=Path, default=Path("runs/gguf-chips"))
+    parser.add_argument("--promises", action="store_true", help="measure this machine's prices alone")
+    parser.add_argument("--also", type=Path, help="--work of another build on this machine, beside this one alone")
     parser.add_argument("--out", type=Path, required=True)
     args = parser.parse_args()
     import_module(ggml().package.replace("-python", "").replace("-", "_"))  # so that its version is written
     file, rows = GgufFile.open(args.model), list[resumable_rows.Row]()
+    build = ggml().vectors()
+    places = {HERE: args.work} if args.promises else dict.fromkeys(CHIPS, args.work)
+    if args.also is not None:
+        places = {build: args.work, (args.also / BUILD).read_text(): args.also}
     runs = {
         chip: GgufRun(
             file,
             args.data,
-            Kept(args.work, "gguf-chips", resume=True),
-            device=None if chip == HERE else chip,
+            Kept(place, "gguf-chips", resume=True),
+            device=chip if chip in CHIPS[1:] else None,
             seed=0,
             on_progress=Progress(),
         )
-        for chip in CHIPS
+        for chip, place in places.items()
     }
+    (args.work / BUILD).write_text(build)
+    if args.promises:
+        return
     known = [{kind for own in run.losses.values() for kind in own} for run in runs.values()]
     common = set.intersection(*known)  # formats that all chips have a price for
     for run in runs.values():
