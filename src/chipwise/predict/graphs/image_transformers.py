@@ -10,8 +10,9 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from chipwise.errors import SpecError, Unsupported
+from chipwise.errors import SpecError, UnknownName, Unsupported
 from chipwise.hardware.datasheet import DeviceProfile
+from chipwise.hardware.runtime import runtime_named
 from chipwise.model.graphs.graph import Graph, GraphOp
 from chipwise.predict.cost.model import Predicted
 from chipwise.predict.served.image_law import DTYPES, RUNTIMES
@@ -22,13 +23,17 @@ MOST_PREFIX = 16  # tokens before the patches: a class token, registers
 Size = tuple[int, int]  # depth and columns of a product with weights
 
 
-def pass_s(graph: Graph, sheet: DeviceProfile, runtime: str | None, weights: str) -> Predicted | None:
+def pass_s(graph: Graph, sheet: DeviceProfile, runtime: str, weights: str) -> Predicted | None:
     """Seconds of a pass in PyTorch with the 90 % interval; None for another runtime, format or model."""
-    found = plain_transformer(graph) if runtime in RUNTIMES and weights in DTYPES else None
-    if found is None or runtime is None:
+    try:
+        named = RUNTIMES.get(runtime_named(runtime).name)
+    except UnknownName:
+        return None
+    found = plain_transformer(graph) if named and weights in DTYPES else None
+    if found is None or named is None:
         return None
     model, batch = found
-    setup = vision.Setup(device=sheet, runtime=RUNTIMES[runtime], dtype=DTYPES[weights])
+    setup = vision.Setup(device=sheet, runtime=named, dtype=DTYPES[weights])
     try:
         return vision.step_s(model, setup, batch=batch)
     except Unsupported:  # the sheet lists no rate for such products
@@ -50,7 +55,7 @@ def plain_transformer(graph: Graph) -> tuple[VisionTransformer, int] | None:
         return None
     stem, (attended, between) = products[0].gemm, parts
     patch = math.isqrt(stem[3] // channels)
-    if stem != (1, batch * (edge // patch) ** 2, stem[2], channels * patch * patch):
+    if not patch or stem != (1, batch * (edge // patch) ** 2, stem[2], channels * patch * patch):
         return None
     layer = _layer(between, width=stem[2])
     if layer is None:

@@ -53,7 +53,7 @@ def test_the_sizes_are_those_of_the_configuration(
     assert plain_transformer(graph) == (VisionTransformer(**stated, **expected), batch)
 
 
-@pytest.mark.parametrize("runtime", ["torch-eager", "torch-compile"])
+@pytest.mark.parametrize("runtime", ["torch", "torch-eager", "torch-compile"])
 def test_a_module_is_priced_as_the_named_model_in_pytorch(tmp_path: Path, runtime: str) -> None:
     module = logits_of("ViTForImageClassification", **SIZES, num_hidden_layers=2, intermediate_size=384)
     module.inner.config.architectures = ["ViTForImageClassification"]
@@ -79,6 +79,8 @@ def test_other_models_and_runtimes_keep_the_law_by_class() -> None:
         "num_heads": [3, 3],
         "window_size": 4,
     }
+    one = torch.nn.Conv2d(3, 3, 1, groups=3)  # a first product of depth 1
+    assert chipwise.estimate(one, inputs=(x,), device="rtx-4090", runtime="torch-eager").latency_s > 0
     swin = logits_of("SwinForImageClassification", **small)
     assert plain_transformer(GraphQuestion(model=swin, inputs=(x,)).read()) is None
     by_class = chipwise.estimate(swin, inputs=(x,), device="rtx-4090", runtime="torch-eager")
