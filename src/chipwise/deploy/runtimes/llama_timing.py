@@ -16,6 +16,7 @@ from typing import NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
+import psutil
 
 from chipwise.core.workers import Message, Report, WorkerPool, serve
 from chipwise.deploy.runtimes.llama_server import LlamaServer
@@ -25,6 +26,7 @@ PROMPT, STEPS = 64, 32  # tokens before the first step that is timed, and steps 
 PREFILL = 256  # tokens of the prompt that is timed, if the model reads as many
 ROUNDS = 8
 _FEW = 4  # tokens of the shorter answer
+SLOW_S = 4.0  # seconds that the steps of a round may take; where a prompt takes longer, fewer rounds time it
 _TIMEOUT_S = 3600.0
 
 
@@ -38,6 +40,15 @@ class FileTimes(NamedTuple):
 def prompt_of(positions: int) -> int:
     """Tokens of the prompt that is timed of a model that reads at most ``positions``."""
     return min(PREFILL, positions - 1)
+
+
+def steps_within(step_s: float, most: int) -> int:
+    """Steps of a round, at most ``most``, that take ``SLOW_S`` together: fewer of a model whose step is slow.
+
+    >>> steps_within(0.006, 32), steps_within(0.8, 32), steps_within(9.0, 32)
+    (32, 5, 4)
+    """
+    return max(min(_FEW, most), min(most, int(SLOW_S / step_s) if step_s > 0 else most))
 
 
 def file_rounds(
@@ -108,7 +119,9 @@ class _ServerClock:
 
     def step_s(self) -> float:
         self._spent(self._prompt, 1)  # so that the prompt is cached
-        return (self._spent(self._prompt, _FEW + self._steps) - self._spent(self._prompt, _FEW)) / self._steps
+        few_s = self._spent(self._prompt, _FEW)
+        self._steps = steps_within(few_s / _FEW, self._steps)
+        return (self._spent(self._prompt, _FEW + self._steps) - few_s) / self._steps
 
 
 class _SessionClock:
@@ -131,20 +144,35 @@ class _SessionClock:
 
     def step_s(self) -> float:
         self._session.prefill(self._tokens[:, : self._depth])
-        return float(
-            np.median([self._spent(self._session.decode, self._tokens[:, i : i + 1]) for i in range(self._steps)])
-        )
+        first_s = self._spent(self._session.decode, self._tokens[:, :1])
+        self._steps = steps_within(first_s, self._steps)
+        rest = [self._spent(self._session.decode, self._tokens[:, i : i + 1]) for i in range(1, self._steps)]
+        return float(np.median([first_s, *rest]))
 
 
 def answer(job: Message, report: Report) -> None:
     """Reports the rounds of a job of :func:`file_rounds`."""
-    files, caches, sizes = job["files"], job["caches"], (job["depth"], job["steps"], job["positions"])
-    made = _ServerClock if importlib.util.find_spec("llama_cpp") is None else _SessionClock
-    clocks: list[Clock] = [made(file, cache, *sizes) for file, cache in zip(files, caches, strict=True)]
+    clocks = _clocks(job)
+    every = 2  # rounds from one prompt to the next
     for number in range(*job["rounds"]):
         steps = [clock.step_s() for clock in clocks]
-        prompts = [clock.prefill_s(number) for clock in clocks] if number % 2 == 0 else []
+        prompts = [clock.prefill_s(number) for clock in clocks] if number % every == 0 else []
+        every = ROUNDS // 2 if prompts and max(prompts) > SLOW_S else every
         report(seconds=steps + prompts)
+
+
+def _clocks(job: Message) -> list[Clock]:
+    """A clock for each file; where memory is scarce, files that are listed twice are loaded once."""
+    made = _ServerClock if importlib.util.find_spec("llama_cpp") is None else _SessionClock
+    pairs: list[tuple[str, str]] = list(zip(job["files"], job["caches"], strict=True))
+    scarce = 2 * sum(Path(file).stat().st_size for file, _ in pairs) > psutil.virtual_memory().available
+    known: dict[tuple[str, str], Clock] = {}
+    found = []
+    for pair in pairs:
+        if not scarce or pair not in known:
+            known[pair] = made(*pair, job["depth"], job["steps"], job["positions"])
+        found.append(known[pair])
+    return found
 
 
 if __name__ == "__main__":
