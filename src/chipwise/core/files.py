@@ -252,6 +252,19 @@ def publish(made: Path, path: str | Path) -> None:
             beside.unlink(missing_ok=True)
 
 
+def reserve(path: Path) -> None:
+    """Takes the disk space of a file to whose pages arrays are written: there, a full disk would end the process.
+
+    Where the system has no call for it, nothing is reserved.
+
+    Raises:
+        OSError: The disk is full.
+    """
+    if hasattr(os, "posix_fallocate"):
+        with path.open("r+b") as file:
+            os.posix_fallocate(file.fileno(), 0, os.fstat(file.fileno()).st_size)
+
+
 def check_output(path: str | Path, *, source: str | Path | None = None) -> None:
     """Checks that an output file can be written, before its contents are computed.
 

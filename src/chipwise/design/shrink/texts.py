@@ -16,7 +16,7 @@ from torch import Tensor
 
 from chipwise.core.digest import digest
 from chipwise.core.fields import convert
-from chipwise.core.files import read_mapping, storage, write_json
+from chipwise.core.files import read_mapping, reserve, storage, write_json
 from chipwise.design.shrink.forward import (
     Weights,
     autocast,
@@ -213,6 +213,7 @@ def make_targets(
         begun = _finished(part, count, about)
         mode: Literal["r+", "w+"] = "r+" if begun else "w+"
         values = np.lib.format.open_memmap(part, mode=mode, dtype=np.float16, shape=shape)
+        reserve(part)
         for done, numbers in enumerate(work):
             if done < begun:
                 continue

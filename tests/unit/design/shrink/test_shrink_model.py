@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import functools
 import json
+import os
 from pathlib import Path
 
 import numpy as np
@@ -33,7 +35,7 @@ from chipwise.design.shrink.importance import Statistics, load_statistics, save_
 from chipwise.design.shrink.shrink_model import ShrinkRequest, Shrunk, limit_of, shrink_model
 from chipwise.design.shrink.sizes import Sizes, blocks, cut_arch, whole_sizes
 from chipwise.design.shrink.texts import Texts, make_targets
-from chipwise.errors import Infeasible, InputError, SpecError, StudyError, TrainingDiverged, UnknownName
+from chipwise.errors import DiskFull, Infeasible, InputError, SpecError, StudyError, TrainingDiverged, UnknownName
 from chipwise.model.kinds.encoder.form import without_head
 from chipwise.model.ops.workload import Workload
 from chipwise.model.walk.calibration import Choice, choose
@@ -257,6 +259,25 @@ def test_errors_say_what_to_do(bert, tmp_path) -> None:
         (tmp_path / "bare" / name).write_bytes((bert / name).read_bytes())
     with pytest.raises(SpecError, match=r"tokenizer\.json"):
         shrunk(tmp_path / "bare", **settings(tmp_path))
+
+
+@pytest.mark.skipif(not hasattr(os, "posix_fallocate"), reason="the system has no call that reserves disk space")
+def test_a_disk_without_room_for_states_is_an_error_before_they_are_computed(bert, tmp_path, monkeypatch) -> None:
+    arch, weights = load_pretrained(bert)
+    start = {name: torch.from_numpy(value) for name, value in weights.items() if not name.startswith("pooler")}
+    texts = Texts(tokens=np.random.default_rng(0).integers(4, 30, 30), starts=np.array([0, 12, 17, 30]))
+    asked: list[int] = []
+
+    def full(_file: int, _start: int, size: int) -> None:
+        asked.append(size)
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "posix_fallocate", full)
+        with pytest.raises(DiskFull, match="the disk is full"):
+            make_targets(without_head(arch), start, texts, tmp_path / "targets.npy")
+    assert asked[0] >= 30 * arch.d_model * 2  # FP16 of every token
+    make_targets(without_head(arch), start, texts, tmp_path / "targets.npy")  # with room it goes on
 
 
 def test_states_are_kept_in_a_file(bert, tmp_path) -> None:
