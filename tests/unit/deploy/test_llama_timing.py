@@ -60,3 +60,10 @@ def test_slow_prompts_are_timed_in_two_rounds_and_quick_ones_in_every_second(tmp
     for size, rounds in ((1, [0, 2, 4, 6]), (2, [0, 4])):
         told = rounds_of(tmp_path, monkeypatch, size=size, available=100)
         assert [number for number, each in enumerate(told) if len(each) > 3] == rounds
+
+
+def test_a_prompt_differs_by_its_two_least_rounds() -> None:
+    first, second = least_times([[2.0, 1.0, 50.0, 60.0], [1.0, 3.0], [4.0, 4.0, 66.0, 60.0], [3.0, 3.0, 55.0, 90.0]])
+    assert (first.step_s, first.prefill_s, first.prefill_spread) == pytest.approx((1.0, 50.0, 0.1))
+    assert (second.step_s, second.prefill_s, second.prefill_spread) == (1.0, 60.0, 0.0)
+    assert least_times([[1.0, 7.0], [2.0]])[0].prefill_spread == 0.0  # one round tells nothing

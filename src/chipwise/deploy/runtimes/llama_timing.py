@@ -35,6 +35,7 @@ class FileTimes(NamedTuple):
 
     step_s: float
     prefill_s: float  # of a prompt of :func:`prompt_of` tokens
+    prefill_spread: float = 0.0  # by how much the second least time of the prompt exceeds the least, as a share
 
 
 def prompt_of(positions: int) -> int:
@@ -84,10 +85,12 @@ def least_times(rounds: Sequence[Sequence[float]]) -> list[FileTimes]:
     count = min(map(len, rounds))
     prompts = [each[count:] for each in rounds if len(each) > count]
     steps = [each[:count] for each in rounds]
-    return [
-        FileTimes(step_s=min(step), prefill_s=min(prompt))
-        for step, prompt in zip(zip(*steps, strict=True), zip(*prompts, strict=True), strict=True)
-    ]
+    found = []
+    for step, prompt in zip(zip(*steps, strict=True), zip(*prompts, strict=True), strict=True):
+        least, *others = sorted(prompt)
+        spread = others[0] / least - 1 if others and least > 0 else 0.0
+        found.append(FileTimes(step_s=min(step), prefill_s=least, prefill_spread=spread))
+    return found
 
 
 class Clock(Protocol):

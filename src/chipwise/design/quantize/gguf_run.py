@@ -309,7 +309,8 @@ class GgufRun:
                 "time": times[0].step_s / (limits.get("time", math.inf) if usual is None else times[-1].step_s),
                 "prefill": times[0].prefill_s / (PREFILL_SLACK * times[1].prefill_s) if "prefill" in limits else 0.0,
             }
-            keeps = max(over.values()) <= 1 + 2 * repeatability
+            noise = {"time": repeatability, "prefill": max(repeatability, *(each.prefill_spread for each in times[:2]))}
+            keeps = all(share <= 1 + 2 * noise[name] for name, share in over.items())
             promise = replace(promise, step_s=times[0].step_s, prefill_s=times[0].prefill_s, keeps=keeps)
             if keeps or promise.name != "chosen" or attempt == _ATTEMPTS - 1:
                 break
