@@ -177,7 +177,8 @@ def _clocks(job: Message) -> list[Clock]:
     """A clock for each file; where memory is scarce, files that are listed twice are loaded once."""
     made = _ServerClock if importlib.util.find_spec("llama_cpp") is None else _SessionClock
     pairs: list[tuple[str, str]] = list(zip(job["files"], job["caches"], strict=True))
-    scarce = 2 * sum(Path(file).stat().st_size for file, _ in pairs) > psutil.virtual_memory().available
+    mapped = sum(Path(file).stat().st_size for file, _ in pairs)
+    scarce = 2 * mapped > psutil.virtual_memory().available  # llama.cpp repacks weights beside the mapped file
     known: dict[tuple[str, str], Clock] = {}
     found = []
     for pair in pairs:
