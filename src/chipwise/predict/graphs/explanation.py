@@ -131,7 +131,7 @@ def _narrower(graph: Graph, chip: Chip | Npu, operators: Sequence[OpTime], whole
         if op.kind in PRODUCTS and op.kind not in ("attention", "transposed conv") and op.flops is not None:
             narrow = replace(op, dtype="int8", weight_bytes=op.weight_bytes // 4)
             now, then = (law().seconds_of(each, chip.speeds) or 0.0 for each in (op, narrow))
-            saved += max(0.0, now - then)
+            saved += chip.scale * max(0.0, now - then)
     predicted = sum(each.seconds or 0.0 for each in operators_on(graph, chip))
     times = predicted / (predicted - saved) if saved < predicted else 0.0
     if times >= LEAST:

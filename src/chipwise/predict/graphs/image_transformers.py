@@ -44,7 +44,7 @@ def plain_transformer(graph: Graph) -> tuple[VisionTransformer, int] | None:
     """The plain vision transformer that a graph computes, and the number of images; None if it is none."""
     shape = next((each.shape for each in graph.inputs), ())
     sizes = [size for size in shape if isinstance(size, int)]
-    if len(graph.inputs) != 1 or len(sizes) != 4 or sizes[2] != sizes[3] or graph.uncounted:
+    if len(graph.inputs) != 1 or len(sizes) != 4 or min(sizes) < 1 or sizes[2] != sizes[3] or graph.uncounted:
         return None
     batch, channels, edge, _ = sizes
     products = [op for op in graph.ops if op.gemm]
@@ -113,6 +113,8 @@ def _layer(between: Sequence[Sequence[Size]], *, width: int) -> tuple[int, bool,
     if before not in ([(width, 3 * width)], [(width, width)] * 3):
         return None
     for length in (3, 4):
+        if len(after) < length:
+            break
         own, head = after[:length], after[length:]
         found = _feed_forward(own, width)
         alike = all(list(each) == own + before for each in between[1:-1])

@@ -85,3 +85,18 @@ def test_other_models_and_runtimes_keep_the_law_by_class() -> None:
     assert plain_transformer(GraphQuestion(model=swin, inputs=(x,)).read()) is None
     by_class = chipwise.estimate(swin, inputs=(x,), device="rtx-4090", runtime="torch-eager")
     assert by_class.provenance == "predicted (law by class of operator)"
+
+
+def test_a_model_that_ends_in_attention_is_no_plain_transformer() -> None:
+    class Attended(torch.nn.Module):  # type: ignore[misc, name-defined]
+        def __init__(self) -> None:
+            super().__init__()
+            self.cut = torch.nn.Conv2d(3, 32, 16, stride=16)
+            self.into = torch.nn.ModuleList(torch.nn.Linear(32, 32) for _ in range(3))
+
+        def forward(self, x: Any) -> Any:
+            q, k, v = (part(self.cut(x).flatten(2).transpose(1, 2)) for part in self.into)
+            return (q @ k.transpose(1, 2)).softmax(-1) @ v
+
+    x = torch.ones(1, 3, 64, 64)
+    assert plain_transformer(GraphQuestion(model=Attended(), inputs=(x,)).read()) is None
