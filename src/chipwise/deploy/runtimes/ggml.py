@@ -142,6 +142,7 @@ class Ggml:
             "avx512_vnni": "AVX512-VNNI",
             "avx512": "AVX512",
             "avx2": "AVX2",
+            "avx": "AVX",
             "matmul_int8": "I8MM",
             "neon": "NEON",
         }

@@ -53,9 +53,14 @@ def load_tasks(spec: RunSpec | StartSpec) -> dict[str, Task]:
 
 def planned_cpu_s(tasks: Mapping[str, Task]) -> float:
     """CPU seconds reserved for a run's tasks."""
+    return sum((CONTENDERS + BAR_SHARE) * tuning_cpu_s(task) for task in tasks.values())
+
+
+def tuning_cpu_s(task: Task) -> float:
+    """CPU seconds planned for one contender on a task; loads PyTorch."""
     from chipwise.training.evaluations.evaluate import expected_cpu_s
 
-    return sum((CONTENDERS + BAR_SHARE) * expected_cpu_s(task) for task in tasks.values())
+    return expected_cpu_s(task)
 
 
 class TaskEvaluation:
@@ -83,13 +88,17 @@ class TaskEvaluation:
     def evaluate(self, contenders: Sequence[Candidate]) -> None:
         """Evaluates every contender on every task, unless the result is already known.
 
+        What is reserved for a task is divided among those of the first call; each later one gets its planned share.
+
         Raises:
             StorageError: The disk is full.
         """
         jobs: dict[tuple[int, str], TaskJob] = {}
+        first = not any(item.tasks for item in contenders)
+        shares = max(1.0, CONTENDERS / len(contenders)) if first and contenders else 1.0
         for item in contenders:
             for name, task in self._tasks.items():
-                job = self._job(item, name)
+                job = self._job(item, name, shares * tuning_cpu_s(task))
                 if item.tasks.get(name, {}).get("key") != job.key(task):
                     jobs[item.number, name] = job
         for (number, name), result in run_side_by_side(jobs, workers=self._spec.budget.workers, on_progress=self._show):
@@ -121,7 +130,7 @@ class TaskEvaluation:
     def _place(self, item: Candidate, name: str) -> Path:
         return self._folder.trial(item.number) / FOLDER / name
 
-    def _job(self, item: Candidate, name: str) -> TaskJob:
+    def _job(self, item: Candidate, name: str, cpu_s: float) -> TaskJob:
         spec = next(task for task in self._spec.tasks if task.label == name)
         arch = item.design.arch
         return TaskJob(
@@ -132,6 +141,7 @@ class TaskEvaluation:
             weights=str(self._folder.training(arch) / str(item.rungs[-1].weights)),
             tokenizer=str(tokenizer_path(self._folder.corpus, arch.vocab_size)),
             folder=str(self._place(item, name)),
+            cpu_s=cpu_s,
         )
 
     def _show(self, running: Sequence[tuple[int, str]]) -> None:

@@ -37,6 +37,7 @@ from chipwise.model.ops.routing import ExpertsOp
 from chipwise.predict.kernels.local_engines import (
     clock_hz,
     cores,
+    driver_of,
     engine_architecture,
     engine_class,
     format_group,
@@ -177,11 +178,15 @@ def terms_of(device: DeviceProfile, part: str, stack: str, op: Op | KernelKind, 
     layout = f"{stack} {format_layout(weights)}" if stack == "ik-llama.cpp" else format_layout(weights)
     own = "pass" if op.kind == "sample" else "kernel"
     read = [f"bytes|{kind}", f"bytes|{kind}|{group}", f"bytes|{chip}", *(f"bytes|{kind}|{name}" for name in stacks)]
+    if part == "gpu" and device.kind == "soc" and units != chip:  # they read the same kind of memory as the processor
+        read.append(f"bytes:unit|{units}")
     done = [f"{phase}|{kind}", f"{phase}|{kind}|{layout}", f"{phase}|{units}"]
     done += [f"{phase}|{kind}|{name}" for name in stacks]
     cost = [f"{own}|{kind}", *(f"{own}|{kind}|{name}" for name in stacks)]
     if own == "kernel":
         cost += [f"kernel:work|{kind}|{theme_of(op)}", *([] if part == "cpu" else [f"kernel:work|{theme_of(op)}"])]
+    if part == "npu" and own == "kernel":
+        cost.append(f"kernel:driver|{stack}|{driver_of(device)}")
     if part == "cpu":
         read += ["bytes|cpu", f"bytes|cpu|{group}"]
         done += [f"{phase}|cpu", f"{phase}|cpu|{layout}", *(f"{phase}|cpu|{name}" for name in stacks)]

@@ -48,10 +48,8 @@ NPU_GENERATION: Mapping[str, str] = {
     for generation, names in {
         "v68": "snapdragon-888 snapdragon-8cx-gen-3",
         "v69": "snapdragon-8-gen-1 snapdragon-8-plus-gen-1 sa8295p",
-        "v73": (
-            "snapdragon-8-gen-2 qcs8550 snapdragon-x-elite snapdragon-x-plus qcs9075 sa8775p qcs8275 snapdragon-7-gen-4"
-        ),
-        "v75": "snapdragon-8-gen-3",
+        "v73": ("snapdragon-8-gen-2 qcs8550 snapdragon-x-elite snapdragon-x-plus qcs9075 sa8775p snapdragon-7-gen-4"),
+        "v75": "snapdragon-8-gen-3 qcs8275",
         "v79": "snapdragon-8-elite",
         "v81": "snapdragon-8-elite-gen5 snapdragon-x2-elite",
     }.items()
@@ -275,6 +273,13 @@ def has_dot_products(device: DeviceProfile) -> bool:
 def cores(device: DeviceProfile) -> float:
     """CPU cores that a runtime uses: all that the sheet lists."""
     return sum(e.units.number for e in device.engines if e.part == "cpu" and e.units is not None) or 1.0
+
+
+def driver_of(device: DeviceProfile) -> str:
+    """The kind of machine whose operating system's driver an NPU is called through: Android, Linux or Windows."""
+    if device.name.startswith(("qcs", "sa8")):
+        return "board"
+    return "phone" if device.name.startswith("snapdragon") and "-x" not in device.name else "laptop"
 
 
 def watts_a_flop(device: DeviceProfile, part: str) -> float | None:

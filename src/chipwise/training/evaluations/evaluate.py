@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import copy
 import math
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
@@ -34,6 +35,7 @@ _DECAY = 1e-3  # L2 penalty of the probe's matrix
 _PROBE_STEPS = 60
 _TUNE_PASSES = 6
 _TUNE_ROWS = 32  # texts per step
+_TIMED_STEPS = 20  # after which the steps that a budget allows are known
 _TUNE_RATE = 2e-3
 _HEAD_RATE = 1e-2
 _LEAST = 0.1  # floor of a feature's deviation, as a share of the mean deviation
@@ -102,9 +104,13 @@ def learn(
     task: Task,
     *,
     method: Method = "tune",
+    cpu_s: float = math.inf,
     on_progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> tuple[Transformer, Head]:
     """Trains a copy of ``model`` on ``task``; returns it with its linear head. See :func:`evaluate_task`.
+
+    Args:
+        cpu_s: CPU seconds that tuning may take. It makes fewer passes if it must, but one at least.
 
     Raises:
         InputError: The tokenizer's vocabulary differs from the model's, or a weight is not finite.
@@ -116,7 +122,7 @@ def learn(
     targets = _targets(task)
     head = _probe(pooled(model, texts), targets)
     if method == "tune":
-        _tune(model, head, texts, targets, on_progress)
+        _tune(model, head, texts, targets, cpu_s, on_progress)
     return model, head
 
 
@@ -268,7 +274,12 @@ def probed(task: Task, train_IF: NDArray[np.floating], held_out_IF: NDArray[np.f
 
 
 def _tune(
-    model: Transformer, head: Head, texts: Sequence[list[int]], targets: Tensor, on_progress: Callable[[int, int], None]
+    model: Transformer,
+    head: Head,
+    texts: Sequence[list[int]],
+    targets: Tensor,
+    cpu_s: float,
+    on_progress: Callable[[int, int], None],
 ) -> None:
     """Trains model and head together; the learning rate falls to zero by the last step."""
     groups = [
@@ -276,11 +287,17 @@ def _tune(
         {"params": [*head.parameters()], "lr": _HEAD_RATE},
     ]
     adam = torch.optim.AdamW(groups, betas=(0.9, 0.98), weight_decay=0.01)
-    steps = _TUNE_PASSES * math.ceil(len(texts) / _TUNE_ROWS)
+    one_pass = math.ceil(len(texts) / _TUNE_ROWS)
+    steps, begun_s = _TUNE_PASSES * one_pass, time.process_time()
     falling = torch.optim.lr_scheduler.LambdaLR(adam, lambda step: min(1.0, (step + 1) / 20) * (1 - step / steps))
     done, lengths = 0, np.array([len(text) for text in texts])
     for number in range(_TUNE_PASSES):
         for rows in _alike(lengths, np.random.default_rng(number)):
+            if done == _TIMED_STEPS:
+                allowed = _TIMED_STEPS * cpu_s / max(time.process_time() - begun_s, 1e-9)
+                steps = int(max(one_pass, done, min(steps, allowed)))
+            if done == steps:
+                return
             loss = _loss(head(_pool(model, [texts[i] for i in rows])), targets[rows])
             if not torch.isfinite(loss):
                 raise TrainingDiverged(f"the loss of tuning was no longer finite at step {done}; evaluate by probe")

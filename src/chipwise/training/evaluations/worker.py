@@ -7,6 +7,7 @@ items and writes result and classifier to the job's folder. A finished job is no
 
 from __future__ import annotations
 
+import math
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -37,6 +38,7 @@ class TaskJob:
     weights: str  # safetensors file, Transformer keys
     tokenizer: str
     folder: str  # folder for the result and the classifier
+    cpu_s: float | None = None  # CPU seconds that tuning may take; None: as many as it needs
 
     def to_data(self) -> dict[str, object]:
         """The job as JSON can hold it."""
@@ -80,7 +82,7 @@ def run_job(job: TaskJob) -> dict[str, object]:
         result = asdict(evaluate_task(quantised(model, job.weight_format), tokenizer, task))
         result["judged"] = f"weights rounded to {job.weight_format}, in torch"
     else:
-        tuned, head = learn(model, tokenizer, task)
+        tuned, head = learn(model, tokenizer, task, cpu_s=math.inf if job.cpu_s is None else job.cpu_s)
         read = {
             "weight": head.linear.weight.detach(),
             "bias": head.linear.bias.detach(),

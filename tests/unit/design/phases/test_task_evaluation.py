@@ -120,7 +120,14 @@ def test_what_was_judged_is_kept_and_a_failure_is_tried_again(monkeypatch, tmp_p
     spec: Any = SimpleNamespace(budget=SimpleNamespace(workers=1))
     folder: Any = SimpleNamespace(path=tmp_path)
     evaluation = task_evaluation.TaskEvaluation(spec, {"t": None}, Noting(items), folder)  # type: ignore[dict-item,arg-type]
-    monkeypatch.setattr(evaluation, "_job", lambda item, name: SimpleNamespace(key=lambda task: "now"))
+    allowed: list[float] = []
+
+    def job_of(item: Any, name: str, cpu_s: float) -> SimpleNamespace:
+        allowed.append(cpu_s)
+        return SimpleNamespace(key=lambda task: "now")
+
+    monkeypatch.setattr(evaluation, "_job", job_of)
+    monkeypatch.setattr(task_evaluation, "tuning_cpu_s", lambda task: 7.0)
     evaluation.evaluate(items)  # type: ignore[arg-type]
     assert [item.tasks["t"] for item in items] == [
         {"key": "now", "value": 0.5},
@@ -129,6 +136,11 @@ def test_what_was_judged_is_kept_and_a_failure_is_tried_again(monkeypatch, tmp_p
     ]
     evaluation.evaluate(items)  # type: ignore[arg-type]
     assert asked == [[1, 2], [2]]
+    assert set(allowed) == {7.0}  # another contender was evaluated before, with what was reserved for three
+    allowed.clear()
+    fresh: Any = [SimpleNamespace(number=0, tasks={})]
+    evaluation.evaluate(fresh)
+    assert allowed == [3 * 7.0]  # the only contender may take it all
 
 
 def test_the_winners_classifiers_lie_beside_it_by_task(tmp_path: Path) -> None:
@@ -198,7 +210,8 @@ def test_a_job_is_of_the_longest_training_in_the_trials_own_folder(tmp_path: Pat
     )
     rungs = [SimpleNamespace(weights="short.safetensors"), SimpleNamespace(weights="long.safetensors")]
     item: Any = SimpleNamespace(number=3, design=SimpleNamespace(arch=ARCH, weights="int4"), rungs=rungs)
-    made = found._job(item, "mine")
+    made = found._job(item, "mine", 5.0)
+    assert made.cpu_s == 5.0
     assert (made.task, made.kind, made.weight_format) == (str(tmp_path / "mine.csv"), None, "int4")
     assert made.weights == str(tmp_path / "trainings" / "32" / "long.safetensors")
     assert made.folder == str(tmp_path / "trials" / "3" / FOLDER / "mine")

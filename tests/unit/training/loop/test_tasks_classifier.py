@@ -19,6 +19,7 @@ from chipwise.model.arch.design import Design
 from chipwise.model.kinds.text.module import Transformer
 from chipwise.model.walk.module import build
 from chipwise.training.data.tokenizer import TokenStore
+from chipwise.training.evaluations import evaluate
 from chipwise.training.evaluations.classifier import Classifier, ClassifierHead, copy_classifier, write_classifier
 from chipwise.training.evaluations.data import ChoiceQuestion, Item, Task, divide, encode
 from chipwise.training.evaluations.evaluate import learn, pooled
@@ -169,3 +170,19 @@ def test_the_worker_says_why_it_failed(arch: ArchSpec, store: TokenStore, task_f
     assert event.kind == "failed"
     assert "nothing.safetensors" in event.data["message"]
     assert not (tmp_path / "out" / RESULT).exists()
+
+
+def test_tuning_makes_fewer_passes_where_its_seconds_are_few_but_one_at_least(monkeypatch, arch, store) -> None:
+    """A step takes a second: seconds for three passes give three, none give one, and many give six."""
+    ticks = iter(range(10**6))
+    monkeypatch.setattr(evaluate.time, "process_time", lambda: float(next(ticks)))
+    monkeypatch.setattr(evaluate, "_TIMED_STEPS", 1)
+    one_pass = -(-len(TASK.train) // evaluate._TUNE_ROWS)
+    model = build(arch, seed=0).eval()
+
+    def made(cpu_s: float) -> int:
+        done: list[int] = []
+        learn(model, store.tokenizer(300), TASK, cpu_s=cpu_s, on_progress=lambda number, total: done.append(number))
+        return done[-1]
+
+    assert [made(cpu_s) for cpu_s in (0.0, 3.0 * one_pass, 1e6)] == [one_pass, 3 * one_pass, 6 * one_pass]
