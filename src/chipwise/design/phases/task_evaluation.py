@@ -26,6 +26,7 @@ from chipwise.training.evaluations.data import Task, load_task
 from chipwise.training.evaluations.worker import TaskJob
 
 BAR_SHARE = 0.1  # CPU time of the TF-IDF baseline relative to tuning one model
+TUNING_LEAST_S = 10.0  # CPU seconds that tuning may take on a small task, too
 CONTENDERS = 3  # two finalists and the reference design
 SPARE = 3  # further candidates to evaluate if no finalist reaches the minimum scores
 COMMAND = [sys.executable, "-m", "chipwise.training.evaluations.worker"]
@@ -94,11 +95,10 @@ class TaskEvaluation:
             StorageError: The disk is full.
         """
         jobs: dict[tuple[int, str], TaskJob] = {}
-        first = not any(item.tasks for item in contenders)
-        shares = max(1.0, CONTENDERS / len(contenders)) if first and contenders else 1.0
+        shares = 1.0 if any(item.tasks for item in contenders) else max(1.0, CONTENDERS / max(1, len(contenders)))
         for item in contenders:
             for name, task in self._tasks.items():
-                job = self._job(item, name, shares * tuning_cpu_s(task))
+                job = self._job(item, name, max(TUNING_LEAST_S, shares * tuning_cpu_s(task)))
                 if item.tasks.get(name, {}).get("key") != job.key(task):
                     jobs[item.number, name] = job
         for (number, name), result in run_side_by_side(jobs, workers=self._spec.budget.workers, on_progress=self._show):

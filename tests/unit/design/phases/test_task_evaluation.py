@@ -127,7 +127,7 @@ def test_what_was_judged_is_kept_and_a_failure_is_tried_again(monkeypatch, tmp_p
         return SimpleNamespace(key=lambda task: "now")
 
     monkeypatch.setattr(evaluation, "_job", job_of)
-    monkeypatch.setattr(task_evaluation, "tuning_cpu_s", lambda task: 7.0)
+    monkeypatch.setattr(task_evaluation, "tuning_cpu_s", lambda task: 17.0)
     evaluation.evaluate(items)  # type: ignore[arg-type]
     assert [item.tasks["t"] for item in items] == [
         {"key": "now", "value": 0.5},
@@ -136,11 +136,11 @@ def test_what_was_judged_is_kept_and_a_failure_is_tried_again(monkeypatch, tmp_p
     ]
     evaluation.evaluate(items)  # type: ignore[arg-type]
     assert asked == [[1, 2], [2]]
-    assert set(allowed) == {7.0}  # another contender was evaluated before, with what was reserved for three
+    assert set(allowed) == {17.0}  # another contender was evaluated before, with what was reserved for three
     allowed.clear()
     fresh: Any = [SimpleNamespace(number=0, tasks={})]
     evaluation.evaluate(fresh)
-    assert allowed == [3 * 7.0]  # the only contender may take it all
+    assert allowed == [3 * 17.0]  # the only contender may take it all
 
 
 def test_the_winners_classifiers_lie_beside_it_by_task(tmp_path: Path) -> None:
