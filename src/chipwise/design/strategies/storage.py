@@ -201,7 +201,7 @@ def with_retries(
         StorageError: The database is unreachable for ``patience_s`` seconds (default: PATIENCE_S), or its disk is full.
     """
     begun, pause = clock(), 0.05
-    wait_s = PATIENCE_S if patience_s is None else patience_s
+    wait_s, first = PATIENCE_S if patience_s is None else patience_s, True
     while True:
         try:
             return action()
@@ -215,6 +215,8 @@ def with_retries(
                     f"{without_password(where)}: the disk cannot be written; look whether it is full, a quota is "
                     "exceeded or it is damaged, then go on with --resume (finished trials are kept)"
                 ) from None
+            if first and _unreachable(error, set(also)):
+                begun = clock()  # the attempt itself may have taken longer than the patience
             if clock() - begun > wait_s:
                 raise StorageError(
                     f"{without_password(where)}: the database could not be reached for {wait_s:.0f} s "
@@ -222,7 +224,7 @@ def with_retries(
                     "are kept)"
                 ) from None
         sleep(pause)
-        pause = min(2 * pause, 2.0)
+        pause, first = min(2 * pause, 2.0), False
 
 
 def _said(error: BaseException | None, signs: tuple[str, ...]) -> bool:

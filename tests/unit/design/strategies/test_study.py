@@ -263,6 +263,28 @@ def test_a_database_out_of_reach_is_asked_for_a_while_then_named() -> None:
     assert with_retries(recover, "x", sleep=lambda pause: None) == 7
 
 
+def test_tables_that_another_search_is_making_are_waited_for_however_long_the_first_attempt_took() -> None:
+    """Twenty seconds, then the tables exist twice; the patience of five seconds begins with that error."""
+    now = 0.0
+    attempts = 0
+
+    class IntegrityError(Exception):
+        """Stands for the database's."""
+
+    def connect() -> str:
+        nonlocal now, attempts
+        attempts += 1
+        if attempts == 1:
+            now += 20.0
+            raise IntegrityError("duplicate key")
+        return "connected"
+
+    found = with_retries(
+        connect, "x", patience_s=5.0, also=("IntegrityError",), clock=lambda: now, sleep=lambda pause: None
+    )
+    assert (found, attempts) == ("connected", 2)
+
+
 def test_a_database_whose_disk_is_full_is_said_at_once(tmp_path) -> None:
     """Five pages of SQLite's are all the room that there is."""
     connection = sqlite3.connect(tmp_path / "full.db")
