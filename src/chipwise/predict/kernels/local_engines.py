@@ -48,14 +48,14 @@ NPU_GENERATION: Mapping[str, str] = {
     for generation, names in {
         "v68": "snapdragon-888 snapdragon-8cx-gen-3",
         "v69": "snapdragon-8-gen-1 snapdragon-8-plus-gen-1 sa8295p",
-        "v73": ("snapdragon-8-gen-2 qcs8550 snapdragon-x-elite snapdragon-x-plus qcs9075 sa8775p snapdragon-7-gen-4"),
+        "v73": "snapdragon-8-gen-2 qcs8550 snapdragon-x-elite snapdragon-x-plus qcs9075 sa8775p snapdragon-7-gen-4",
         "v75": "snapdragon-8-gen-3 qcs8275",
         "v79": "snapdragon-8-elite",
         "v81": "snapdragon-8-elite-gen5 snapdragon-x2-elite",
     }.items()
     for name in names.split()
 }
-"""Generations of Hexagon NPUs (Qualcomm AI Hub's list of devices)."""
+"""Generations of Hexagon NPUs (Qualcomm AI Hub's list of devices; that of the IQ-8275 is what llama.cpp says there)."""
 LAPTOP_W = 55.0  # processors up to this power are in laptops and small machines
 Part = Literal["gpu", "npu", "cpu", "tpu"]
 NPU_STACKS = (

@@ -104,13 +104,14 @@ def learn(
     task: Task,
     *,
     method: Method = "tune",
-    cpu_s: float = math.inf,
+    cpu_s: float | None = None,
     on_progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> tuple[Transformer, Head]:
     """Trains a copy of ``model`` on ``task``; returns it with its linear head. See :func:`evaluate_task`.
 
     Args:
-        cpu_s: CPU seconds that tuning may take. It makes fewer passes if it must, but one at least.
+        cpu_s: CPU seconds that tuning may take; None: as many as it needs. It makes fewer passes if it must, but one at
+            least.
 
     Raises:
         InputError: The tokenizer's vocabulary differs from the model's, or a weight is not finite.
@@ -278,7 +279,7 @@ def _tune(
     head: Head,
     texts: Sequence[list[int]],
     targets: Tensor,
-    cpu_s: float,
+    cpu_s: float | None,
     on_progress: Callable[[int, int], None],
 ) -> None:
     """Trains model and head together; the learning rate falls to zero by the last step."""
@@ -293,7 +294,7 @@ def _tune(
     done, lengths = 0, np.array([len(text) for text in texts])
     for number in range(_TUNE_PASSES):
         for rows in _alike(lengths, np.random.default_rng(number)):
-            if done == _TIMED_STEPS:
+            if cpu_s is not None and done == _TIMED_STEPS:
                 allowed = _TIMED_STEPS * cpu_s / max(time.process_time() - begun_s, 1e-9)
                 steps = int(max(one_pass, done, min(steps, allowed)))
             if done == steps:

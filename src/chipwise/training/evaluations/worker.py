@@ -7,7 +7,6 @@ items and writes result and classifier to the job's folder. A finished job is no
 
 from __future__ import annotations
 
-import math
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -82,7 +81,7 @@ def run_job(job: TaskJob) -> dict[str, object]:
         result = asdict(evaluate_task(quantised(model, job.weight_format), tokenizer, task))
         result["judged"] = f"weights rounded to {job.weight_format}, in torch"
     else:
-        tuned, head = learn(model, tokenizer, task, cpu_s=math.inf if job.cpu_s is None else job.cpu_s)
+        tuned, head = learn(model, tokenizer, task, cpu_s=job.cpu_s)
         read = {
             "weight": head.linear.weight.detach(),
             "bias": head.linear.bias.detach(),
