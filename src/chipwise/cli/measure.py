@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
+from collections.abc import Callable, Iterator
 from typing import Annotated
 
 import typer
@@ -13,7 +15,7 @@ from chipwise.cli import measured, options, output, show
 from chipwise.core import units
 from chipwise.errors import ChipwiseError
 
-OF_THIS_MACHINE = ("sustained", "shape", "value", "inputs", "profile")
+OF_THIS_MACHINE = ("sustained", "shape", "value", "inputs", "profile", "trials")
 
 
 def command(
@@ -64,6 +66,13 @@ def command(
     profile: Annotated[
         bool, typer.Option("--profile", help="Also show an ONNX graph's operators by time, and its passes unfused.")
     ] = False,
+    trials: Annotated[
+        int | None,
+        typer.Option(
+            min=0,
+            help="With --runtime tvm: schedules to try for an ONNX graph's kernels, 0 for TVM's own. Default: 512.",
+        ),
+    ] = None,
     keep: Annotated[bool, typer.Option("--keep/--no-keep", help="Save the result to the measurement store.")] = True,
     as_json: Annotated[bool, typer.Option("--json", help="Print the measurement with all samples as JSON.")] = False,
 ) -> None:
@@ -75,6 +84,8 @@ def command(
     Any other ONNX graph runs on made data or a .npz file: chipwise measure model.onnx --shape x=1,3,48,320 --profile
 
     So does a PyTorch module: chipwise measure package.module:build --shape x=1,3,224,224
+
+    Compiled by TVM, whose kernels are tuned first: chipwise measure model.onnx --runtime tvm --trials 512
 
     On a phone on a cable: chipwise measure model.gguf --adb ./llama-bench
     """
@@ -100,7 +111,7 @@ def command(
         )  # fmt: skip
         return
     seconds = None if sustained is None else units.parse_field(sustained, "duration", "--sustained")
-    with show.waiting("measuring", quiet=as_json):
+    with progress(quiet=as_json, tunes=runtime == "tvm") as advance:
         outcome = api.measure(
             model,
             runtime=runtime,
@@ -117,6 +128,8 @@ def command(
             values=answers.parse_values(value) if value else None,
             inputs=inputs,
             profile=profile,
+            trials=trials,
+            on_progress=advance,
         )
     if as_json:
         show.json_of(outcome)
@@ -128,10 +141,23 @@ def command(
         measured.profile_table(outcome.profile)
     if outcome.fusions is not None:
         measured.fusions_table(outcome.fusions)
+    if outcome.beside is not None:
+        measured.beside_lines(outcome.beside)
     for note in outcome.notes:
         output.say(f"note: {note}")
     if outcome.sustained is not None:
         measured.sustained_lines(outcome.sustained, kept=outcome.thermal_kept)
+
+
+@contextlib.contextmanager
+def progress(*, quiet: bool, tunes: bool) -> Iterator[Callable[[int, int], None]]:
+    """A progress bar for trials if the runtime tunes, else a spinner."""
+    if tunes:
+        with output.progress_bar("tuning", quiet=quiet) as advance:
+            yield advance
+        return
+    with show.waiting("measuring", quiet=quiet):
+        yield lambda done, total: None
 
 
 def _opened(address: str, code: str) -> None:

@@ -110,6 +110,17 @@ def fusions_table(found: answers.Fusions) -> None:
     print_table(table)
 
 
+def beside_lines(found: answers.Beside) -> None:
+    """A graph in TVM beside ONNX Runtime."""
+    slower, low, high = found.slower
+    within = "" if low is None or high is None else f" ({low:.3g} to {high:.3g})"
+    here, there = (units.show(seconds, "time") for seconds in (found.seconds, found.other_s))
+    say(
+        f"in turns with ONNX Runtime: {here} a pass after {found.trials:,} trials, {there} there, {slower:.3g}{within} "
+        f"times as long; outputs differ by at most {found.difference:.2g} of the largest"
+    )
+
+
 def _lists(value: object) -> list[list[int]]:
     return [list(each) for each in value] if isinstance(value, list | tuple) else []
 

@@ -8,15 +8,19 @@ from __future__ import annotations
 
 import os
 import shlex
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from chipwise.core.places import cache_folder
-from chipwise.core.workers import ONE_THREAD, WorkerPool
+from chipwise.core.workers import ONE_THREAD, Message, WorkerPool
 from chipwise.errors import MeasurementError, Unreachable, WorkerError
 
 PACKAGES: Mapping[str, tuple[str, ...]] = {
     "executorch": ("executorch==1.5.1", "torch==2.13.0", "safetensors", "psutil"),
+    "tvm": (
+        *("apache-tvm==0.27.0.post1", "apache-tvm-ffi==0.1.14.post0", "onnx==1.23.2", "onnxruntime==1.31.1"),
+        *("cloudpickle", "psutil", "pyyaml", "scipy", "tornado", "xgboost"),
+    ),
 }
 """What to install in each environment."""
 SILENCE_S = 900.0  # after so long, a program with a job counts as hung
@@ -70,15 +74,20 @@ class Program:
             environment={**ONE_THREAD, "OMP_NUM_THREADS": str(threads)},
         )
 
-    def ask(self, do: str, **fields: object) -> Mapping[str, object]:
-        """The answer to one job.
+    def ask(
+        self, do: str, on_progress: Callable[[Message], None] = lambda told: None, /, **fields: object
+    ) -> Mapping[str, object]:
+        """The answer to one job; ``on_progress`` gets what it reports before.
 
         Raises:
             MeasurementError: The job failed, or the program died or cannot start.
         """
         try:
             self._pool.submit({"do": do, **fields})
-            found = next(event for event in self._pool.events() if event.kind != "progress")
+            for found in self._pool.events():
+                if found.kind != "progress":
+                    break
+                on_progress(found.data)
         except WorkerError as error:
             raise MeasurementError(f"{self._name}: {error}") from None
         if found.kind == "failed":

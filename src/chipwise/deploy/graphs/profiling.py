@@ -62,11 +62,11 @@ def fusions(request: Message, feed: Feed, fused: int) -> Message:
 
     def in_turns(other: str | Path, name: str, *, fused: bool) -> Message:
         first = partial(opened, path, threads=threads, external=external)
-        times, slower = _slower(
+        times, ratio = slower(
             first, partial(opened, other, threads=threads, fused=fused, external=external), feed, threads
         )
         rows = profile(other, feed, threads=threads, folder=folder, fused=fused, passes=1, external=external)
-        return {"seconds": times[0], f"operators{name}": len(rows), f"seconds{name}": times[1], "slower": slower}
+        return {"seconds": times[0], f"operators{name}": len(rows), f"seconds{name}": times[1], "slower": ratio}
 
     found = {"operators": fused, **in_turns(path, "_without", fused=False)}
     groups = write_separate(path, folder / "separate.onnx")
@@ -76,7 +76,7 @@ def fusions(request: Message, feed: Feed, fused: int) -> Message:
     return found
 
 
-def _slower(
+def slower(
     first: Callable[[], Session], second: Callable[[], Session], feed: Feed, threads: int
 ) -> tuple[list[float], list[float]]:
     """Median seconds of a pass of both, and how many times as long the second one takes with its 90 % interval.

@@ -1,0 +1,123 @@
+"""TVM on the CPU for graphs of ONNX's own operators, in a Python environment of its own (``core/environments.py``).
+
+The program ``tvm_program.py`` tunes, compiles and runs there. TVM's own schedules are loops as they come; tuning
+tries schedules of each kernel by running them, and what it found stays in the cache for the same graph, shapes,
+processor and threads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import numpy as np
+
+from chipwise.core.arrays import AnyArray
+from chipwise.core.digest import plain
+from chipwise.core.environments import program
+from chipwise.core.places import cache_folder
+from chipwise.deploy.graphs.inputs import read_arrays
+from chipwise.deploy.runtimes import Facts, Timed
+from chipwise.deploy.runtimes.onnx_session import SinglePass
+from chipwise.errors import MeasurementError
+
+ENVIRONMENT, MODULE = "tvm", "chipwise.deploy.runtimes.tvm_program"
+USUAL_TRIALS = 512
+TOGETHER_S, MOST_PASSES = 0.05, 50  # passes between two messages take about so long
+
+
+class TvmGraph(SinglePass):
+    """A compiled graph. See :class:`Session` and :class:`Elsewhere` in ``deploy/runtimes/__init__.py``."""
+
+    steps_per_sample, vocab_size = 1, 1
+
+    def __init__(self, path: Path, feed: Path, schedules: str | None, *, threads: int) -> None:
+        self._program = program(ENVIRONMENT, MODULE, threads=threads)
+        opened = self._program.ask("open", model=str(path.absolute()), feed=str(feed), schedules=schedules)
+        self._number, self._passes, self._tuned = opened["number"], 1, schedules is not None
+        shapes = {name: list(array.shape) for name, array in read_arrays(feed).items()}
+        self.facts: Facts = {"encodes": "outputs", "name": path.stem, "inputs": shapes}
+
+    def prefill(self, tokens: AnyArray) -> AnyArray:
+        """Runs the graph once on its data; returns a placeholder, because outputs of any shape are no logits."""
+        return self.timed(tokens, 0).output
+
+    def timed(self, tokens: AnyArray, steps: int) -> Timed:
+        """Passes on its data, whatever ``tokens`` are."""
+        told = self._program.ask("run", number=self._number, passes=self._passes)
+        seconds, cpu_s = plain(told["seconds"]), plain(told["cpu_s"])
+        self._passes = max(1, min(MOST_PASSES, int(TOGETHER_S / min(seconds))))
+        return Timed(np.zeros((1, 1), np.float32), seconds, [], cpu_s, [])
+
+    def cpu_s(self) -> float | None:
+        """Processor seconds of the program so far."""
+        used: float = plain(self._program.ask("usage")["cpu_s"])
+        return used
+
+    def peak_memory_bytes(self) -> int | None:
+        """Unknown: the program compiles, too."""
+        return None
+
+    def settings(self) -> dict[str, object]:
+        """What to record with a measurement."""
+        return {"schedules": "tuned" if self._tuned else "TVM's own"}
+
+
+class Tvm:
+    """TVM with LLVM. See :class:`chipwise.deploy.runtimes.Runtime`."""
+
+    name = ENVIRONMENT
+
+    def version(self) -> str:
+        """The runtime's own version."""
+        return str(program(ENVIRONMENT, MODULE).ask("version")["version"])
+
+    def open(self, path: Path, *, capacity: int, batch: int, threads: int, options: Mapping[str, object]) -> TvmGraph:
+        """Compiles an ONNX graph for the arrays in the file ``options["feed"]``.
+
+        ``options["schedules"]`` is the folder of :func:`tuned`; without it, TVM's own schedules are used.
+
+        Raises:
+            MeasurementError: TVM cannot import or run the graph, or there is no feed.
+            Unreachable: The environment is missing; the message says how to make it.
+        """
+        if "feed" not in options or options.keys() - {"feed", "schedules"}:
+            raise MeasurementError(f"{path}: tvm runs graphs on arrays for their inputs, in the option feed")
+        schedules = None if (folder := options.get("schedules")) is None else str(folder)
+        return TvmGraph(path, Path(str(options["feed"])), schedules, threads=threads)
+
+
+def tuned(
+    path: Path, feed: Path, *, trials: int, threads: int, on_progress: Callable[[int, int], None] = lambda *_: None
+) -> str:
+    """Tries ``trials`` schedules in all for the kernels of a graph; returns the cache's folder with what was found.
+
+    Trials of an earlier call count, also of one that was stopped. ``on_progress`` is called with the number of trials
+    so far and ``trials``.
+
+    Raises:
+        MeasurementError: TVM cannot import or run the graph.
+        Unreachable: The environment is missing; the message says how to make it.
+    """
+    room = cache_folder() / "tvm-schedules"
+    found = program(ENVIRONMENT, MODULE, threads=threads).ask(
+        "tune",
+        lambda told: on_progress(told["done"], told["of"]),
+        model=str(path.absolute()),
+        feed=str(feed),
+        room=str(room),
+        trials=trials,
+    )
+    return str(found["folder"])
+
+
+def raced(path: Path, feed: Path, schedules: str, *, threads: int) -> Mapping[str, object]:
+    """Passes in turns with ONNX Runtime.
+
+    Returns:
+        Median ``seconds`` of a pass here and ``other_s`` there, how many times as long a pass takes here (``slower``,
+        with its 90 % interval), and the greatest ``difference`` of an output as a share of the largest.
+    """
+    return program(ENVIRONMENT, MODULE, threads=threads).ask(
+        "race", model=str(path.absolute()), feed=str(feed), schedules=schedules
+    )
