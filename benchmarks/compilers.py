@@ -59,17 +59,16 @@ def row(name: str, trials: int) -> dict[str, object]:
     """One encoder, untuned and tuned."""
     torch.manual_seed(0)
     module, x = ENCODERS[name]()
-    untuned = chipwise.measure(module, inputs=(x,), runtime="tvm", trials=0, keep=False)
+    untuned = chipwise.measure_compiled(module, inputs=(x,), trials=0, keep=False)
     begun = time.perf_counter()
-    tuned = chipwise.measure(module, inputs=(x,), runtime="tvm", trials=trials, keep=False)
-    beside = tuned.beside
-    assert beside is not None
-    slower, low, high = beside.slower
+    race = chipwise.measure_compiled(module, inputs=(x,), trials=trials, keep=False).race
+    assert race is not None
+    slower, low, high = race.slower
     return {
         "encoder": name, "trials": trials, "tuning_s": f"{time.perf_counter() - begun:.0f}",
-        "untuned_s": f"{untuned.metrics['ttft_p50']:.4g}", "tuned_s": f"{beside.seconds:.4g}",
-        "onnxruntime_s": f"{beside.other_s:.4g}", "slower_than_onnxruntime": f"{slower:.3g}",
-        "low": f"{low:.3g}", "high": f"{high:.3g}", "difference": f"{beside.difference:.2g}",
+        "untuned_s": f"{untuned.metrics['ttft_p50']:.4g}", "tuned_s": f"{race.seconds:.4g}",
+        "onnxruntime_s": f"{race.other_s:.4g}", "slower_than_onnxruntime": f"{slower:.3g}",
+        "low": f"{low:.3g}", "high": f"{high:.3g}", "difference": f"{race.difference:.2g}",
     }  # fmt: skip
 
 

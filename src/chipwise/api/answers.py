@@ -28,8 +28,9 @@ if TYPE_CHECKING:
     from chipwise.design.fleet.plan_page import write_plan_page, write_simulation
     from chipwise.design.fleet.simulating import Simulation
     from chipwise.design.limits import METRICS, Constraint
+    from chipwise.design.models.compiling import USUAL_TRIALS, Race
     from chipwise.design.models.graph_files import GraphQuestion
-    from chipwise.design.models.measuring import Beside, Fusions
+    from chipwise.design.models.measuring import Fusions
     from chipwise.design.phases.one_model import TaskScore, TaskTrained, run_of
     from chipwise.design.phases.overview import Overview, overview_of, profile_of
     from chipwise.design.quantize.gguf_run import GgufMix, QuantisedGguf

@@ -13,7 +13,7 @@ from chipwise.deploy.graphs.modules import Inputs, Module, is_module
 from chipwise.deploy.runtimes.ggml import TYPES
 from chipwise.deploy.teach import machine
 from chipwise.design import quantize as files
-from chipwise.design.models import exports, kits, measuring, pages, phones
+from chipwise.design.models import compiling, exports, kits, measuring, pages, phones
 from chipwise.design.quantize import onnx_file
 from chipwise.errors import SpecError
 from chipwise.model.walk.calibration import AUTO
@@ -27,6 +27,7 @@ import_measurements = public(kits.import_measurements)
 kit = public(kits.kit)
 measure = public(measuring.measure)
 measure_pages = public(pages.measure_pages)
+measure_compiled = public(compiling.measure_compiled)
 measure_phone = public(phones.measure_phone)
 teach = public(machine.teach)
 

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import sys
-from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -16,6 +15,7 @@ from chipwise.core import units
 from chipwise.errors import ChipwiseError
 
 OF_THIS_MACHINE = ("sustained", "shape", "value", "inputs", "profile", "trials")
+NOT_COMPILED = ("batch", "prompt", "new", "weights", "sustained", "ambient", "remote", "listen", "adb", "profile")
 
 
 def command(
@@ -42,8 +42,7 @@ def command(
         str | None, typer.Option(help="With --sustained: temperature of the surroundings, such as 25C.")
     ] = None,
     remote: Annotated[
-        str | None,
-        typer.Option(help="Measure over ssh on user@host, which needs Python, numpy and the runtime."),
+        str | None, typer.Option(help="Measure over ssh on user@host, which needs Python, numpy and the runtime.")
     ] = None,
     listen: Annotated[
         str | None,
@@ -66,13 +65,7 @@ def command(
     profile: Annotated[
         bool, typer.Option("--profile", help="Also show an ONNX graph's operators by time, and its passes unfused.")
     ] = False,
-    trials: Annotated[
-        int | None,
-        typer.Option(
-            min=0,
-            help="With --runtime tvm: schedules to try for an ONNX graph's kernels, 0 for TVM's own. Default: 512.",
-        ),
-    ] = None,
+    trials: options.Trials = None,
     keep: Annotated[bool, typer.Option("--keep/--no-keep", help="Save the result to the measurement store.")] = True,
     as_json: Annotated[bool, typer.Option("--json", help="Print the measurement with all samples as JSON.")] = False,
 ) -> None:
@@ -81,16 +74,19 @@ def command(
     Models without weights (specs, configs, names) are measured with random ones. The prediction of this machine's
     profile (chipwise calibrate) is shown too. Results are saved; list them with: chipwise measurements.
 
-    Any other ONNX graph runs on made data or a .npz file: chipwise measure model.onnx --shape x=1,3,48,320 --profile
+    Any other ONNX graph or PyTorch module: chipwise measure model.onnx --shape x=1,3,48,320 --profile
 
-    So does a PyTorch module: chipwise measure package.module:build --shape x=1,3,224,224
-
-    Compiled by TVM, whose kernels are tuned first: chipwise measure model.onnx --runtime tvm --trials 512
+    Compiled and tuned by TVM: chipwise measure model.onnx --runtime tvm --trials 512
 
     On a phone on a cable: chipwise measure model.gguf --adb ./llama-bench
     """
-    if serial is not None and adb is None:
-        raise typer.BadParameter("--serial names a phone of --adb PROGRAM")
+    if adb is None:
+        output.refuse(context, "serial", why="names a phone of --adb PROGRAM")
+    if runtime == "tvm":
+        output.refuse(context, *NOT_COMPILED, why="does not apply to --runtime tvm")
+        _compiled(model, trials, threads, shape, value, inputs, keep=keep, as_json=as_json)
+        return
+    output.refuse(context, "trials", why="is for --runtime tvm")
     if adb is not None:
         if runtime not in (None, "llama.cpp"):
             raise typer.BadParameter(f"--adb measures llama.cpp, not {runtime}")
@@ -111,7 +107,7 @@ def command(
         )  # fmt: skip
         return
     seconds = None if sustained is None else units.parse_field(sustained, "duration", "--sustained")
-    with progress(quiet=as_json, tunes=runtime == "tvm") as advance:
+    with show.waiting("measuring", quiet=as_json):
         outcome = api.measure(
             model,
             runtime=runtime,
@@ -128,8 +124,6 @@ def command(
             values=answers.parse_values(value) if value else None,
             inputs=inputs,
             profile=profile,
-            trials=trials,
-            on_progress=advance,
         )
     if as_json:
         show.json_of(outcome)
@@ -141,23 +135,41 @@ def command(
         measured.profile_table(outcome.profile)
     if outcome.fusions is not None:
         measured.fusions_table(outcome.fusions)
-    if outcome.beside is not None:
-        measured.beside_lines(outcome.beside)
     for note in outcome.notes:
         output.say(f"note: {note}")
     if outcome.sustained is not None:
         measured.sustained_lines(outcome.sustained, kept=outcome.thermal_kept)
 
 
-@contextlib.contextmanager
-def progress(*, quiet: bool, tunes: bool) -> Iterator[Callable[[int, int], None]]:
-    """A progress bar for trials if the runtime tunes, else a spinner."""
-    if tunes:
-        with output.progress_bar("tuning", quiet=quiet) as advance:
-            yield advance
+def _compiled(
+    model: str,
+    trials: int | None,
+    threads: int | None,
+    shape: list[str] | None,
+    value: list[str] | None,
+    inputs: Path | None,
+    *,
+    keep: bool,
+    as_json: bool,
+) -> None:
+    """Measures a graph in TVM, with a progress bar while it tunes."""
+    with output.progress_bar("tuning", quiet=as_json) as advance:
+        found = api.measure_compiled(
+            model,
+            trials=answers.USUAL_TRIALS if trials is None else trials,
+            threads=threads or 1,
+            shapes=answers.parse_shapes(shape) if shape else None,
+            values=answers.parse_values(value) if value else None,
+            inputs=inputs,
+            keep=keep,
+            on_progress=advance,
+        )
+    if as_json:
+        show.json_of(found)
         return
-    with show.waiting("measuring", quiet=quiet):
-        yield lambda done, total: None
+    measured.measurement_table(found.measurement)
+    if found.race is not None:
+        measured.race_line(found.race, found.trials)
 
 
 def _opened(address: str, code: str) -> None:

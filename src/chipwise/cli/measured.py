@@ -110,14 +110,14 @@ def fusions_table(found: answers.Fusions) -> None:
     print_table(table)
 
 
-def beside_lines(found: answers.Beside) -> None:
+def race_line(found: answers.Race, trials: int) -> None:
     """A graph in TVM beside ONNX Runtime."""
     slower, low, high = found.slower
     within = "" if low is None or high is None else f" ({low:.3g} to {high:.3g})"
     here, there = (units.show(seconds, "time") for seconds in (found.seconds, found.other_s))
     say(
-        f"in turns with ONNX Runtime: {here} a pass after {found.trials:,} trials, {there} there, {slower:.3g}{within} "
-        f"times as long; outputs differ by at most {found.difference:.2g} of the largest"
+        f"in turns with ONNX Runtime: {here} a pass after {trials:,} trials, {there} there, {slower:.3g}{within} times "
+        f"as long; outputs differ by at most {found.difference:.2g} of the largest"
     )
 
 

@@ -93,6 +93,13 @@ Inputs = Annotated[
         help="ONNX graph or module: a .npz file with an array for each input. Default: random data, masks of ones."
     ),
 ]
+Trials = Annotated[
+    int | None,
+    typer.Option(
+        min=0,
+        help="With --runtime tvm: schedules to try for an ONNX graph's kernels, 0 for TVM's own. Default: 512.",
+    ),
+]
 
 # Of a machine that you own, which `estimate` and `bill` take.
 Buy = Annotated[

@@ -1,13 +1,12 @@
 """TVM on the CPU for graphs of ONNX's own operators, in a Python environment of its own (``core/environments.py``).
 
-The program ``tvm_program.py`` tunes, compiles and runs there. TVM's own schedules are loops as they come; tuning
-tries schedules of each kernel by running them, and what it found stays in the cache for the same graph, shapes,
-processor and threads.
+The program ``tvm_program.py`` tunes, compiles and runs there. Tuning (``design/models/compiling.py``) comes before a
+measurement: it tries schedules of each kernel by running them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
@@ -15,14 +14,12 @@ import numpy as np
 from chipwise.core.arrays import AnyArray
 from chipwise.core.digest import plain
 from chipwise.core.environments import program
-from chipwise.core.places import cache_folder
 from chipwise.deploy.graphs.inputs import read_arrays
 from chipwise.deploy.runtimes import Facts, Timed
 from chipwise.deploy.runtimes.onnx_session import SinglePass
 from chipwise.errors import MeasurementError
 
 ENVIRONMENT, MODULE = "tvm", "chipwise.deploy.runtimes.tvm_program"
-USUAL_TRIALS = 512
 TOGETHER_S, MOST_PASSES = 0.05, 50  # passes between two messages take about so long
 
 
@@ -75,7 +72,7 @@ class Tvm:
     def open(self, path: Path, *, capacity: int, batch: int, threads: int, options: Mapping[str, object]) -> TvmGraph:
         """Compiles an ONNX graph for the arrays in the file ``options["feed"]``.
 
-        ``options["schedules"]`` is the folder of :func:`tuned`; without it, TVM's own schedules are used.
+        ``options["schedules"]`` is the folder that tuning named; without it, TVM's own schedules are used.
 
         Raises:
             MeasurementError: TVM cannot import or run the graph, or there is no feed.
@@ -85,39 +82,3 @@ class Tvm:
             raise MeasurementError(f"{path}: tvm runs graphs on arrays for their inputs, in the option feed")
         schedules = None if (folder := options.get("schedules")) is None else str(folder)
         return TvmGraph(path, Path(str(options["feed"])), schedules, threads=threads)
-
-
-def tuned(
-    path: Path, feed: Path, *, trials: int, threads: int, on_progress: Callable[[int, int], None] = lambda *_: None
-) -> str:
-    """Tries ``trials`` schedules in all for the kernels of a graph; returns the cache's folder with what was found.
-
-    Trials of an earlier call count, also of one that was stopped. ``on_progress`` is called with the number of trials
-    so far and ``trials``.
-
-    Raises:
-        MeasurementError: TVM cannot import or run the graph.
-        Unreachable: The environment is missing; the message says how to make it.
-    """
-    room = cache_folder() / "tvm-schedules"
-    found = program(ENVIRONMENT, MODULE, threads=threads).ask(
-        "tune",
-        lambda told: on_progress(told["done"], told["of"]),
-        model=str(path.absolute()),
-        feed=str(feed),
-        room=str(room),
-        trials=trials,
-    )
-    return str(found["folder"])
-
-
-def raced(path: Path, feed: Path, schedules: str, *, threads: int) -> Mapping[str, object]:
-    """Passes in turns with ONNX Runtime.
-
-    Returns:
-        Median ``seconds`` of a pass here and ``other_s`` there, how many times as long a pass takes here (``slower``,
-        with its 90 % interval), and the greatest ``difference`` of an output as a share of the largest.
-    """
-    return program(ENVIRONMENT, MODULE, threads=threads).ask(
-        "race", model=str(path.absolute()), feed=str(feed), schedules=schedules
-    )

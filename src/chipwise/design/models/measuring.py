@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -23,12 +23,12 @@ from chipwise.deploy.measure import harness
 from chipwise.deploy.measure.measurement import Measurement
 from chipwise.deploy.measure.store import MeasurementStore, kept_as, save_thermal, saved_profile
 from chipwise.deploy.measure.sustained import Sustained, measure_sustained
-from chipwise.deploy.runtimes import missing, table_name
+from chipwise.deploy.runtimes import table_name
 from chipwise.design.limits import Constraint, with_gaps
 from chipwise.design.models.this_machine import kind_of
 from chipwise.design.phases.measuring import metrics_of
 from chipwise.design.run.winner import WinnerFile, read_winner
-from chipwise.errors import InputError, SpecError, Unreachable, Unsupported
+from chipwise.errors import InputError, SpecError, Unsupported
 from chipwise.hardware.detect import SATURATING
 from chipwise.hardware.device import MachineProfile
 from chipwise.model.arch.arch import ArchSpec
@@ -70,17 +70,6 @@ class Fusions:
     separate: Separate | None = later(None)  # noqa: RUF009  (if it has grouped products)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Beside:
-    """A graph in TVM and in ONNX Runtime, in passes in turns: median seconds of a pass."""
-
-    trials: int  # schedules that were tried for its kernels
-    seconds: float
-    other_s: float  # in ONNX Runtime
-    slower: Interval  # time in TVM over that in ONNX Runtime, with its 90 % interval
-    difference: float  # greatest of the outputs, as a share of the largest
-
-
 @dataclass(frozen=True, repr=False)
 class Measured(Result):
     """A measurement, its prediction, and the limits that apply to it."""
@@ -96,7 +85,6 @@ class Measured(Result):
     notes: tuple[str, ...] = later(())
     profile: tuple[Mapping[str, object], ...] = later(())  # operators by time, if asked for
     fusions: Fusions | None = later(None)  # noqa: RUF009  (beside ``profile``)
-    beside: Beside | None = later(None)  # noqa: RUF009  (if TVM's kernels were tuned)
 
     def headline(self) -> str:
         """The model, the runtime and device, and whether the machine was quiet."""
@@ -136,8 +124,6 @@ def measure(
     values: Mapping[str, float] | None = None,
     inputs: str | Path | Inputs | None = None,
     profile: bool = False,
-    trials: int | None = None,
-    on_progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> Measured:
     """Measures a model on this machine, or on another one over ssh.
 
@@ -161,9 +147,6 @@ def measure(
         inputs: Any other ONNX graph: a ``.npz`` file with an array for each input. Default: random numbers, indices
             within their tables, masks of ones. A module: such a file, or its arguments, as ``(x,)`` or by name.
         profile: Also measure the operators of an ONNX graph, and passes without the runtime's fusions.
-        trials: In the runtime ``tvm``: how many schedules to try for the graph's kernels, together with those that
-            earlier calls tried. 0: TVM's own schedules, untuned. Default: 512.
-        on_progress: Called with the number of trials so far and of all.
 
     Raises:
         InputError: The model is unknown or does not fit in memory, or an argument is out of range.
@@ -181,22 +164,12 @@ def measure(
             raise SpecError("is for a sustained measurement; give sustained_s, too", field="ambient")
         ambient_of(ambient_c)
     own = shapes is not None or values is not None or inputs is not None or profile
-    if compiles := runtime is not None and table_name(runtime) == "tvm":
-        model, own = _graph_of(model), True
-    elif trials is not None:
-        raise SpecError("are for the runtime tvm", field="trials")
     if (weights is None or is_module(model)) and is_graph(model, own=own):
         if remote is None:
             harness.check_threads(threads or 1)
-        check_graph(model, None if runtime is None else table_name(runtime), text_only, others=("tvm",))
-        if compiles and profile:
-            raise InputError("profile: operators are timed in onnxruntime, not in tvm")
+        check_graph(model, None if runtime is None else table_name(runtime), text_only)
         with on_disk(model, inputs=inputs, shapes=shapes, values=values) as file:
             feed = feed_for(file.path, file.shapes, file.values, file.data)
-            if compiles:
-                return _measure_compiled(
-                    file.path, feed, threads=threads or 1, keep=keep, trials=trials, on_progress=on_progress
-                )
             return _measure_graph(file.path, feed, threads=threads or 1, keep=keep, profile=profile)
     model = str(model)
     runtime = table_name(runtime or runtime_of(model))
@@ -320,22 +293,22 @@ def is_graph(model: str | Path | Module, *, own: bool) -> bool:
     return own or needs_feed(model)
 
 
-def check_graph(
-    model: object, runtime: str | None, refused: Mapping[str, object], *, others: Sequence[str] = ()
-) -> None:
+def check_graph(model: object, runtime: str | None, refused: Mapping[str, object]) -> None:
     """Checks the request for an ONNX graph or a module that is run on data.
 
     Raises:
-        InputError: An argument of ``refused`` is given, or the runtime is neither ONNX Runtime nor one of ``others``.
+        InputError: An argument of ``refused`` is given, or the runtime runs no such graphs.
     """
     if given := [name for name, value in refused.items() if value is not None]:
         raise InputError(
             f"{', '.join(given)}: does not apply to {name_of(model)}, whose inputs have shapes of their own; give them "
             "with shapes (--shape)"
         )
-    if runtime not in (None, "onnxruntime", *others):
-        known = " or ".join(("onnxruntime", *others))
-        raise InputError(f"{name_of(model)}: graphs with inputs of their own are measured in {known}, not {runtime}")
+    if runtime not in (None, "onnxruntime"):
+        raise InputError(
+            f"{name_of(model)}: graphs with inputs of their own are measured in onnxruntime, not {runtime}; "
+            "tvm compiles them first: measure_compiled (--runtime tvm)"
+        )
 
 
 def _measure_graph(path: Path, feed: Feed, *, threads: int, keep: bool, profile: bool) -> Measured:
@@ -357,45 +330,6 @@ def _measure_graph(path: Path, feed: Feed, *, threads: int, keep: bool, profile:
         request = {"model": str(path.resolve()), "feed": str(file), "threads": threads, "folder": room, "fusions": True}
         told = answer_of("chipwise.deploy.graphs.profiling", request, timeout_s=PROFILE_S, name="profile")
         return replace(found, profile=tuple(told["rows"]), fusions=build(Fusions, told["fusions"], field="fusions"))
-
-
-def _graph_of(model: str | Path | Module) -> str | Path | Module:
-    """The ONNX file or module that TVM is to compile; of a winner its file.
-
-    Raises:
-        InputError: It is neither.
-    """
-    if not isinstance(model, str | Path) or is_module(model) or Path(model).suffix == ".onnx":
-        return model
-    file = Path(model) / "model.onnx"
-    if file.is_file():
-        return file
-    raise InputError(f"{model}: tvm measures ONNX files and PyTorch modules; write one with: chipwise export --to onnx")
-
-
-def _measure_compiled(
-    path: Path, feed: Feed, *, threads: int, keep: bool, trials: int | None, on_progress: Callable[[int, int], None]
-) -> Measured:
-    """Measures an ONNX graph on ``feed`` in TVM, after tuning; then in turns with ONNX Runtime."""
-    if lack := missing("tvm"):
-        raise Unreachable(f"tvm: {lack}")
-    from chipwise.deploy.runtimes import tvm  # onnxruntime
-
-    trials = tvm.USUAL_TRIALS if trials is None else trials
-    if trials < 0:
-        raise SpecError(f"is {trials}; it must be 0 or more", field="trials")
-    with tempfile.TemporaryDirectory() as room:
-        file = Path(room) / "feed.npz"
-        write_arrays(file, feed)
-        options, schedules = {"feed": str(file)}, ""
-        if trials:
-            schedules = tvm.tuned(path, file, trials=trials, threads=threads, on_progress=on_progress)
-            options["schedules"] = schedules
-        found = timed(path, None, ONE_PASS, runtime="tvm", threads=threads, keep=keep, options=options)
-        if not trials:
-            return found
-        told = {"trials": trials, **tvm.raced(path, file, schedules, threads=threads)}
-        return replace(found, beside=build(Beside, told, field="beside"))
 
 
 def _saturated(path: Path, found: Measurement) -> tuple[str, ...]:

@@ -11,8 +11,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from typer.testing import CliRunner
 
 import chipwise
+from chipwise.cli.app import app
 from chipwise.core.environments import install_command
 from chipwise.deploy.runtimes import RUNTIMES, missing
 from chipwise.errors import InputError, MeasurementError, Unreachable
@@ -89,15 +91,15 @@ def stand_in(tmp_path, monkeypatch):
     monkeypatch.setenv("CHIPWISE_TVM", str(program))
 
 
-SHAPE = {"shapes": {"x": SIZES[:2]}, "keep": False, "runtime": "tvm"}
+SHAPE = {"shapes": {"x": SIZES[:2]}, "keep": False}
 
 
 def test_a_graph_is_tuned_then_measured_then_raced(stand_in, graph) -> None:
     seen = []
-    found = chipwise.measure(graph, trials=40, on_progress=lambda done, of: seen.append((done, of)), **SHAPE)
+    found = chipwise.measure_compiled(graph, trials=40, on_progress=lambda done, of: seen.append((done, of)), **SHAPE)
     assert seen == [(1, 40), (40, 40)]
-    assert found.beside.trials == 40
-    assert found.beside.slower == (2.0, 1.9, 2.1)
+    assert found.trials == 40
+    assert found.race.slower == (2.0, 1.9, 2.1)
     measured = found.measurement
     assert (measured.runtime, measured.runtime_version, measured.encodes) == ("tvm", "stand-in", True)
     assert measured.environment["schedules"] == "tuned"
@@ -107,39 +109,63 @@ def test_a_graph_is_tuned_then_measured_then_raced(stand_in, graph) -> None:
 
 
 def test_without_trials_nothing_is_tuned(stand_in, graph) -> None:
-    found = chipwise.measure(graph, trials=0, on_progress=lambda *_: pytest.fail("it tuned"), **SHAPE)
-    assert found.beside is None
+    found = chipwise.measure_compiled(graph, trials=0, on_progress=lambda *_: pytest.fail("it tuned"), **SHAPE)
+    assert found.race is None
     assert found.measurement.environment["schedules"] == "TVM's own"
 
 
 def test_a_folder_stands_for_the_graph_in_it(stand_in, graph) -> None:
     (graph.parent / "winner").mkdir()
     graph.rename(graph.parent / "winner" / "model.onnx")
-    assert chipwise.measure(graph.parent / "winner", trials=0, **SHAPE).measurement.runtime == "tvm"
+    assert chipwise.measure_compiled(graph.parent / "winner", trials=0, **SHAPE).measurement.runtime == "tvm"
 
 
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
         ({"trials": -1}, "trials: is -1; it must be 0 or more"),
-        ({"trials": 10, "runtime": "onnxruntime"}, "trials: are for the runtime tvm"),
-        ({"profile": True}, "operators are timed in onnxruntime"),
-        ({"prompt": 4}, "prompt: does not apply to"),
         ({"threads": 4096}, "threads: this machine has"),
         ({"model": "gpt2"}, "gpt2: tvm measures ONNX files and PyTorch modules; write one with"),
+        ({"shapes": {"x": (4, 9)}}, "cannot be (4, 9)"),
     ],
 )
 def test_wrong_requests_are_refused(stand_in, graph, arguments, words) -> None:
-    arguments = {"model": graph, **SHAPE, **arguments}
     with pytest.raises(InputError, match=re.escape(words)):
-        chipwise.measure(**arguments)
+        chipwise.measure_compiled(**{"model": graph, **SHAPE, **arguments})
+
+
+def test_measure_names_the_function_that_compiles(graph) -> None:
+    with pytest.raises(InputError, match=r"measure_compiled \(--runtime tvm\)"):
+        chipwise.measure(graph, runtime="tvm", **SHAPE)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--runtime", "tvm", "--prompt", "4"], "--prompt does not apply to --runtime tvm"),
+        (["--runtime", "tvm", "--trials", "-1"], "greater than or equal to 0"),
+        (["--trials", "4"], "--trials is for --runtime tvm"),
+    ],
+)
+def test_options_that_would_have_no_effect_are_refused(graph, arguments, words) -> None:
+    found = CliRunner().invoke(app, ["measure", str(graph), "--shape", "x=4,8", *arguments])
+    assert found.exit_code == 2
+    assert words in found.output
+
+
+def test_the_command_prints_the_race(stand_in, graph) -> None:
+    arguments = ["--runtime", "tvm", "--shape", "x=4,8", "--trials", "40", "--no-keep"]
+    found = CliRunner().invoke(app, ["measure", str(graph), *arguments])
+    assert found.exit_code == 0, found.output
+    assert "40 trials" in found.output
+    assert "2 (1.9 to 2.1) times as long" in " ".join(found.output.split())
 
 
 def test_a_missing_environment_is_one_line_that_says_how_to_make_it(graph, tmp_path, monkeypatch) -> None:
     monkeypatch.delenv("CHIPWISE_TVM", raising=False)
     monkeypatch.setenv("CHIPWISE_CACHE", str(tmp_path / "cache"))
     with pytest.raises(Unreachable) as refused:
-        chipwise.measure(graph, **SHAPE)
+        chipwise.measure_compiled(graph, **SHAPE)
     assert install_command("tvm") in str(refused.value)
     assert str(refused.value).count("\n") == 0
 
@@ -161,12 +187,12 @@ class TestTvm:
         monkeypatch.setenv("CHIPWISE_CACHE", str(tmp_path / "cache"))
         seen = []
         for _ in range(2):  # what the first call tried is not tried again
-            found = chipwise.measure(graph, trials=8, on_progress=lambda *told: seen.append(told), **SHAPE)
-            assert found.beside.difference < 1e-5
+            found = chipwise.measure_compiled(graph, trials=8, on_progress=lambda *told: seen.append(told), **SHAPE)
+            assert found.race.difference < 1e-5
         assert seen[-1] == (8, 8)
         assert seen.count((8, 8)) == 1
 
     def test_operators_of_onnx_runtime_alone_are_refused_by_name(self, tmp_path) -> None:
         both = helper.make_node("FusedMatMul", ["x", "w"], ["y"], domain="com.microsoft")
         with pytest.raises(MeasurementError, match=r"not com\.microsoft\.FusedMatMul"):
-            chipwise.measure(saved(tmp_path / "m.onnx", both, domain="com.microsoft"), trials=0, **SHAPE)
+            chipwise.measure_compiled(saved(tmp_path / "m.onnx", both, domain="com.microsoft"), trials=0, **SHAPE)
