@@ -1,16 +1,19 @@
-"""Predicted against measured medians in a browser: random designs of a space in ONNX Runtime Web, one thread.
+"""Predicted against measured medians in a browser or in ExecuTorch: random designs of a space, one thread.
 
     python benchmarks/browser.py --n 30 --out browser.csv
+    python benchmarks/browser.py --n 30 --runtime executorch --out executorch.csv
 
-Calibrates the runtime ``browser`` with random models, then measures designs drawn from the space of
+Calibrates the runtime ``browser`` (ONNX Runtime Web) or ``executorch`` with random models, then measures designs drawn
+from the space of
 examples/clinic.yaml (another with --spec) in ``--rounds`` rounds, in turns (A B, B A, …). A round's time is that of
 undisturbed passes (``own_speed`` in ``core/statistics.py``), or the processor time of the page's thread where that is
 less, as on a busy machine. ``measured_s`` is the median over rounds, ``again`` the largest ratio between two rounds of
 one design. Unlike ``chipwise measure``, all models share one
-browser, because starting one for each takes most of the time on a busy machine; so memory is not compared.
+browser, because starting one for each takes most of the time on a busy machine; so memory is not compared. A design
+that ExecuTorch lacks is replaced by the nearest that it has.
 
-With --native the native ONNX Runtime measures the same files in turns with the browser (``native_s``), which shows how
-differently the two order the designs.
+With --native the native ONNX Runtime measures the same designs in turns (``native_s``), which shows how differently the
+two order them.
 """
 
 from __future__ import annotations
@@ -27,6 +30,7 @@ import numpy as np
 from chipwise.core.statistics import own_speed
 from chipwise.deploy.calibrate import calibrate as calibration
 from chipwise.deploy.calibrate.learning import Sample, compare, predictions, prepare
+from chipwise.deploy.calibrate.random_models import export_nearest
 from chipwise.deploy.export.exporters import export_for
 from chipwise.deploy.measure import harness, worker
 from chipwise.deploy.measure.measurement import Measurement
@@ -36,14 +40,13 @@ from chipwise.hardware.device import MachineProfile
 from chipwise.model.space.search_space import SearchSpace
 from provenance import stamp
 
-RUNTIME = "browser"
 COLUMNS = ("design", "weights", "d_model", "layers", "vocab_size", "metric", "predicted_s", "measured_s", "again",
            "native_s", "load")  # fmt: skip
 
 
 def ask_here(request: dict, **how: object) -> dict:
     """Answers in this process, whose browser stays open, instead of in a new one."""
-    if request["runtime"] != RUNTIME:
+    if request["runtime"] == "onnxruntime":
         return ASK(request, **how)
     cpus = os.sched_getaffinity(0)
     try:
@@ -69,26 +72,30 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=2)
     parser.add_argument("--models", type=int, default=60, help="random models of the calibration")
     parser.add_argument("--spec", type=Path, default=Path("examples/clinic.yaml"), help="whose space and workload")
-    parser.add_argument("--profile", type=Path, default=Path("browser-profile.json"), help="kept and used again")
+    parser.add_argument("--profile", type=Path, help="kept and used again; RUNTIME-profile.json unless given")
+    parser.add_argument("--runtime", choices=("browser", "executorch"), default="browser")
     parser.add_argument("--native", action="store_true", help="measure in native ONNX Runtime too")
     parser.add_argument("--out", type=Path, required=True, help="CSV file")
     args = parser.parse_args()
+    args.profile = args.profile or Path(f"{args.runtime}-profile.json")
     harness.ask_worker = ask_here
     run = load_run(args.spec)
     space = SearchSpace(run.space)
     profile = calibrated(args)
-    designs = [space.design(row) for row in space.sample(args.n, np.random.default_rng(1))]
-    found: list[list[Measurement]] = [[] for _ in designs]
-    native: list[list[Measurement]] = [[] for _ in designs]
+    drawn = [space.design(row) for row in space.sample(args.n, np.random.default_rng(1))]
+    found: list[list[Measurement]] = [[] for _ in drawn]
+    native: list[list[Measurement]] = [[] for _ in drawn]
     with tempfile.TemporaryDirectory() as room:
-        files = [export_for(RUNTIME, design, Path(room), stem=f"{i}") for i, design in enumerate(designs)]
+        made = [export_nearest(args.runtime, design, Path(room)) for design in drawn]
+        designs, files = [each[0] for each in made], [each[1] for each in made]
+        natively = [export_for("onnxruntime", each, Path(room)) for each in designs] if args.native else []
         for turn in range(args.rounds):
             for i in list(range(args.n))[:: 1 if turn % 2 == 0 else -1]:
                 how = {"threads": 1, "seconds": 1.0, "attempts": 1, "calibrated": profile.reference_s}
-                found[i].append(harness.measure(files[i], run.workload, runtime=RUNTIME, timeout_s=120.0, **how))
+                found[i].append(harness.measure(files[i], run.workload, runtime=args.runtime, timeout_s=120.0, **how))
                 if args.native:
                     how["calibrated"] = None
-                    native[i].append(harness.measure(files[i], run.workload, runtime="onnxruntime", **how))
+                    native[i].append(harness.measure(natively[i], run.workload, runtime="onnxruntime", **how))
                 print(f"round {turn + 1}, design {i}: {median(found[i][-1:], 'tpot'):.2e} s a step", flush=True)
     rows = table(profile, designs, found, native)
     with args.out.open("w", newline="") as stream:
@@ -105,7 +112,7 @@ def calibrated(args: argparse.Namespace) -> MachineProfile:
         return MachineProfile.load(args.profile)
     calibration.MODELS["alone"] = (args.models, args.models)
     profile = calibration.calibrate(
-        runtime=RUNTIME,
+        runtime=args.runtime,
         on_progress=lambda step, share: print(f"calibration: {step} {share:.0%}", flush=True),
         partial=args.profile.with_suffix(".partial"),
     )
@@ -165,7 +172,7 @@ def report(rows: list[dict]) -> None:
             best = min(mine, key=lambda row: row["native_s"])
             here = min(mine, key=lambda row: row["measured_s"])
             print(
-                f"  native against browser: Kendall tau {natively.kendall_tau:.3f}; the natively fastest takes "
+                f"  native against this runtime: Kendall tau {natively.kendall_tau:.3f}; the natively fastest takes "
                 f"{best['measured_s'] / here['measured_s']:.2f} times the fastest there"
             )
 
