@@ -4,13 +4,11 @@
     python benchmarks/browser.py --n 30 --runtime executorch --out executorch.csv
 
 Calibrates the runtime ``browser`` (ONNX Runtime Web) or ``executorch`` with random models, then measures designs drawn
-from the space of
-examples/clinic.yaml (another with --spec) in ``--rounds`` rounds, in turns (A B, B A, …). A round's time is that of
-undisturbed passes (``own_speed`` in ``core/statistics.py``), or the processor time of the page's thread where that is
-less, as on a busy machine. ``measured_s`` is the median over rounds, ``again`` the largest ratio between two rounds of
-one design. Unlike ``chipwise measure``, all models share one
-browser, because starting one for each takes most of the time on a busy machine; so memory is not compared. A design
-that ExecuTorch lacks is replaced by the nearest that it has.
+from the space of examples/clinic.yaml (another with --spec) in ``--rounds`` rounds, in turns (A B, B A, …). A round's
+time is that of undisturbed passes (``own_speed`` in ``core/statistics.py``), or the processor time of the thread where
+that is less, as on a busy machine. ``measured_s`` is the median over rounds, ``again`` the largest ratio between two
+rounds of one design. Unlike ``chipwise measure``, all models share one process, because starting one for each takes
+most of the time; so memory is not compared. A design that ExecuTorch lacks is replaced by the nearest that it has.
 
 With --native the native ONNX Runtime measures the same designs in turns (``native_s``), which shows how differently the
 two order them.

@@ -36,7 +36,8 @@ from chipwise.errors import MeasurementError, line_of  # noqa: E402
 
 BUILD_S, RUN_S = 180.0, 60.0  # most seconds of a trial; TVM's usual 30 are too few for its compiler on a busy machine
 FEWEST, MOST = 4, 64  # schedules of one kernel that are tried at a time
-RECORDS, FINISHED = "database_tuning_record.json", "finished.json"
+FILES = ("database_tuning_record.json", "database_workload.json")  # of TVM, one record a line
+FINISHED = "finished.json"
 MOST_BYTES = 2**31 - 1  # of a file in one piece
 
 
@@ -141,8 +142,9 @@ def tuned(graph: Imported, room: Path, trials: int, report: Report) -> Message:
         The folder of the graph's schedules in ``room``.
     """
     folder = room / graph.digest
-    finished, records = folder / FINISHED, folder / RECORDS
-    tried = json.loads(finished.read_text())["trials"] if finished.exists() else lines_of(records)
+    tried, _ = (whole_lines(folder / name) for name in FILES)
+    if (finished := folder / FINISHED).exists():
+        tried = json.loads(finished.read_text())["trials"]
     if tried < trials:
         folder.mkdir(parents=True, exist_ok=True)
         kernels = meta_schedule.relax_integration.extract_tasks(graph.module, target())
@@ -166,9 +168,15 @@ def tuned(graph: Imported, room: Path, trials: int, report: Report) -> Message:
     return {"folder": str(folder)}
 
 
-def lines_of(path: Path) -> int:
-    """Lines of a text file; 0 if there is none."""
-    return path.read_bytes().count(b"\n") if path.exists() else 0
+def whole_lines(path: Path) -> int:
+    """Whole lines of a text file, 0 if there is none; what a killed process left of another line is cut off."""
+    if not path.exists():
+        return 0
+    content = path.read_bytes()
+    whole = content[: content.rfind(b"\n") + 1]
+    if whole != content:
+        path.write_bytes(whole)
+    return whole.count(b"\n")
 
 
 @derived_object
