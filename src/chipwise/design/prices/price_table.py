@@ -159,13 +159,16 @@ class PriceTable:
 
     def __init__(self, space: SearchSpace, workload: Workload, pricer: Pricer) -> None:
         self.space, self._workload, self._pricer = space, workload, pricer
-        self._columns_of: dict[Design, Float64Array] = {}
+        self._columns_of: dict[tuple[object, ...], Float64Array] = {}  # these three of one combination of ``_chosen``
+        self._layer_of: dict[tuple[object, ...], Layer] = {}
+        self._bare_of: dict[tuple[object, ...], Design] = {}
         self._prefill_columns = 0
         spec = space.spec
         self._first = (spec.head_size[0], spec.attention_choices()[0])
         # Prices of blocks depend on the head's weight format and on norms, for images on the positions after the stem,
         # for ranking requests on the kind of attention; the number of steps multiplies a pass.
-        own = spec.kind.choices
+        self._kind = spec.kind
+        own = self._kind.choices
         decoded = LATENTS in own  # decoded once per image, so its share of a pass depends on their number
         norms = (name for name in ("norm", "norm_place") if name in spec.globals)
         self._apart = ("weights", *norms, *(name for name in own if name != "steps" or decoded))
@@ -198,6 +201,8 @@ class PriceTable:
                 rest, place = divmod(rest, len(values))
                 chosen[name] = values[place]
             self._chosen = chosen
+            for kept in (self._columns_of, self._layer_of, self._bare_of):
+                kept.clear()
             self._lookups[kind] = Lookup(self.space, self._prices(chosen["weights"]))
         return self._lookups[kind]
 
@@ -286,14 +291,19 @@ class PriceTable:
         shares: int | None = None,
     ) -> Layer:
         """A layer with convolutions before ``attention``, ``ffn``, ``both`` or ``none``."""
-        taps, kind = self.space.spec.conv_taps, self.space.spec.kind
-        bare = kind.layer(self._chosen, pair or self._first[1], head_size=head_size or self._first[0], ffn=ffn)
-        return replace(
-            bare,
-            shares=shares,
-            attention_conv=taps if conv in ("attention", "both") else 0,
-            ffn_conv=taps if conv in ("ffn", "both") else 0,
-        )
+        key = (pair, head_size, ffn, conv, shares)
+        if key not in self._layer_of:
+            taps = self.space.spec.conv_taps
+            bare = self._kind.layer(
+                self._chosen, pair or self._first[1], head_size=head_size or self._first[0], ffn=ffn
+            )
+            self._layer_of[key] = replace(
+                bare,
+                shares=shares,
+                attention_conv=taps if conv in ("attention", "both") else 0,
+                ffn_conv=taps if conv in ("ffn", "both") else 0,
+            )
+        return self._layer_of[key]
 
     def _design(
         self, d_model: int, head: str, formats: list[str], layers: list[Layer], vocab_size: int, tied: bool
@@ -302,22 +312,23 @@ class PriceTable:
         norm, place = (self._chosen.get(each, spec.usual(each)) for each in ("norm", "norm_place"))
         whole = Whole(name="model", d_model=d_model, norm=norm, max_tokens=spec.max_tokens, norm_place=place)
         chosen = {**self._chosen, "vocab_size": vocab_size, "tie_embeddings": tied}
-        arch = spec.kind.arch(chosen, layers, whole)
+        arch = self._kind.arch(chosen, layers, whole)
         return Design(arch=arch, weights=formats_word(formats, head))
 
     def _columns(
         self, d_model: int, head: str, formats: list[str], *layers: Layer, vocab_size: int = 256, tied: bool = True
     ) -> Float64Array:
         """Columns of both phases, stored bytes and parameters of a model with these layers and formats."""
-        design = self._design(d_model, head, formats, list(layers), vocab_size, tied)
-        if design not in self._columns_of:
+        key = (d_model, head, *formats, *layers, vocab_size, tied)
+        if key not in self._columns_of:
+            design = self._design(d_model, head, formats, list(layers), vocab_size, tied)
             prefill, decode = (
                 self._pricer.pass_columns(design, self._workload, phase) for phase in (Phase.PREFILL, Phase.DECODE)
             )
             stored = [self._pricer.stored_bytes(design, self._workload), design.arch.parameters()]
             self._prefill_columns = len(prefill)
-            self._columns_of[design] = np.concatenate([prefill, decode, stored])
-        return self._columns_of[design]
+            self._columns_of[key] = np.concatenate([prefill, decode, stored])
+        return self._columns_of[key]
 
     def _end(self, head: str, d_model: int, vocab_size: int, tied: bool) -> Float64Array:
         """A model of one bare layer, the baseline for differences of prices."""
@@ -331,8 +342,10 @@ class PriceTable:
         vocab_size: int = 256,
         tied: bool = True,
     ) -> Float64Array:
-        design = self._design(d_model, head, [head], [self._layer()], vocab_size, tied)
-        return np.array([self._pricer.activation_bytes(layer, design, self._request)], dtype=float)
+        key = (d_model, head, vocab_size, tied)
+        if key not in self._bare_of:
+            self._bare_of[key] = self._design(d_model, head, [head], [self._layer()], vocab_size, tied)
+        return np.array([self._pricer.activation_bytes(layer, self._bare_of[key], self._request)], dtype=float)
 
     @property
     def _request(self) -> Workload:
