@@ -84,9 +84,13 @@ def main() -> None:
     found: list[list[Measurement]] = [[] for _ in drawn]
     native: list[list[Measurement]] = [[] for _ in drawn]
     with tempfile.TemporaryDirectory() as room:
-        made = [export_nearest(args.runtime, design, Path(room)) for design in drawn]
+        made = [export_nearest(args.runtime, design, Path(room) / str(i)) for i, design in enumerate(drawn)]
         designs, files = [each[0] for each in made], [each[1] for each in made]
-        natively = [export_for("onnxruntime", each, Path(room)) for each in designs] if args.native else []
+        natively = (
+            [export_for("onnxruntime", each, Path(room) / f"{i}-native") for i, each in enumerate(designs)]
+            if args.native
+            else []
+        )
         for turn in range(args.rounds):
             for i in list(range(args.n))[:: 1 if turn % 2 == 0 else -1]:
                 how = {"threads": 1, "seconds": 1.0, "attempts": 1, "calibrated": profile.reference_s}
