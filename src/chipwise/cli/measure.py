@@ -98,12 +98,12 @@ def command(
         show.json_of(found) if as_json else measured.measurement_table(found)
         return
     if listen is not None:
-        if runtime not in (None, "browser"):
-            raise typer.BadParameter(f"--listen measures in a browser, not in {runtime}")
+        if runtime not in (None, "browser", "wllama"):
+            raise typer.BadParameter(f"--listen measures in browser or wllama, not in {runtime}")
         output.refuse(context, "remote", *OF_THIS_MACHINE, why="does not apply to --listen")
         api.measure_pages(
-            model, listen=listen, threads=threads, batch=batch, prompt=prompt, new=new, weights=weights, keep=keep,
-            on_open=_opened, on_result=_as_json if as_json else _shown,
+            model, listen=listen, runtime=runtime, threads=threads, batch=batch, prompt=prompt, new=new,
+            weights=weights, keep=keep, on_open=_opened, on_result=_as_json if as_json else _shown,
         )  # fmt: skip
         return
     seconds = None if sustained is None else units.parse_field(sustained, "duration", "--sustained")

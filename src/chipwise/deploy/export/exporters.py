@@ -28,6 +28,7 @@ EXPORTERS = Table(
         "openvino": "chipwise.deploy.export.exporters:export_openvino",
         "browser": "chipwise.deploy.export.onnx:export",
         "llama.cpp": "chipwise.deploy.export.gguf:export",
+        "wllama": "chipwise.deploy.export.gguf:export",
         "executorch": "chipwise.deploy.export.executorch:export",
         "torch": "chipwise.deploy.runtimes.torch_serving:export",
         "torch-compiled": "chipwise.deploy.runtimes.torch_serving:export",
@@ -38,10 +39,17 @@ EXPORTERS = Table(
     hidden={"fake": "chipwise.deploy.runtimes.fake:export"},
 )
 """``export(design, weights, path) -> Path`` by runtime; writes the file that the runtime's ``open`` reads."""
-PACKING = ("onnxruntime", "openvino", "browser", "llama.cpp", "executorch")  # exporters that accept ``packing=``
+PACKING = (
+    "onnxruntime",
+    "openvino",
+    "browser",
+    "llama.cpp",
+    "wllama",
+    "executorch",
+)  # exporters that accept ``packing=``
 SUFFIXES = {
     **dict.fromkeys(("onnxruntime", "openvino", "browser"), ".onnx"),
-    **{"llama.cpp": ".gguf", "executorch": ".pte", "fake": ".json"},
+    **{"llama.cpp": ".gguf", "wllama": ".gguf", "executorch": ".pte", "fake": ".json"},
 }
 REFERENCE = Design(arch=uniform(vocab_size=1024, d_model=128, depth=3, heads=4, ffn_width=256, max_tokens=32))
 """The reference model: 2.5 MB of FP32 weights, more than private caches hold, to slow down as candidates do."""

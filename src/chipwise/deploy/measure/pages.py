@@ -18,7 +18,7 @@ from chipwise.deploy.measure.measurement import Measurement
 from chipwise.deploy.measure.messages import Reply, unobserved
 from chipwise.deploy.measure.verdict import judge
 from chipwise.deploy.measure.worker import Loop, requested, time_requests, told, warm_up
-from chipwise.deploy.runtimes.web.packages import ORT, files_of
+from chipwise.deploy.runtimes.web.engines import ENGINES
 from chipwise.deploy.runtimes.web.server import Page, Server
 from chipwise.deploy.runtimes.web.sessions import Place
 from chipwise.errors import ChipwiseError, InputError
@@ -40,22 +40,26 @@ class Pages:
     """Serves the measuring page at ``listen`` (``host:port``) until it is closed.
 
     Args:
-        model: The exported ONNX file.
+        model: The exported file.
         workload: Prompt and new tokens of one request.
         listen: Where to listen, such as ``0.0.0.0:8000``; port 0 is a free one.
+        runtime: What runs it in the page, ``browser`` or ``wllama``.
         threads: Threads of the runtime; a page that has fewer is refused.
         on_result: Receives the measurements.
 
     Raises:
         InputError: ``listen`` is no address, or cannot be used.
-        Unreachable: ONNX Runtime Web is not in the cache and cannot be fetched.
+        Unreachable: The runtime's package is not in the cache and cannot be fetched.
     """
 
-    def __init__(self, model: Path, workload: Workload, *, listen: str, threads: int, on_result: OnResult) -> None:
+    def __init__(
+        self, model: Path, workload: Workload, *, listen: str, runtime: str, threads: int, on_result: OnResult
+    ) -> None:
         self._model, self._workload, self._threads = model, workload, threads
+        self._engine = ENGINES[runtime]
         self._on_result, self._lock = on_result, threading.Lock()
         self._host, port = parse_address(listen)
-        self._server = Server(files_of(ORT), on_page=self._measure, host=self._host, port=port)
+        self._server = Server(self._engine.scripts(), on_page=self._measure, host=self._host, port=port)
 
     @property
     def address(self) -> str:
@@ -69,7 +73,7 @@ class Pages:
     def _measure(self, page: Page) -> None:
         found: Measurement | ChipwiseError
         try:
-            found = self._measured(Place(self._server, page))
+            found = self._measured(Place(self._engine, self._server, page))
             text = "Finished; the result is stored on the machine that gave the address. This page may be closed."
         except ChipwiseError as error:
             found, text = error, f"It could not be measured: {error}"
@@ -81,7 +85,14 @@ class Pages:
         asked, page = self._workload, place.page
         session = place.load(self._model, capacity=asked.total_tokens, batch=asked.batch, threads=self._threads)
         request = make_request(
-            self._model, asked, runtime="browser", threads=1, seconds=1.5, timeout_s=TIMEOUT_S, repeats=100, prefills=20
+            self._model,
+            asked,
+            runtime=self._engine.name,
+            threads=1,
+            seconds=1.5,
+            timeout_s=TIMEOUT_S,
+            repeats=100,
+            prefills=20,
         )
         tokens = requested(session, np.random.default_rng(0), batch=asked.batch, prompt=asked.prompt_tokens)
         steps = 0 if "encodes" in session.facts else max(1, asked.new_tokens - 1)
@@ -93,7 +104,7 @@ class Pages:
         reply: Reply = {
             **unobserved(),
             "machine": page.got.machine,
-            "runtime_version": ORT.version,
+            "runtime_version": self._engine.package.version,
             "facts": told(session.facts),
             "ttft_s": loop.ttft_s,
             "tpot_s": loop.tpot_s,
@@ -103,7 +114,7 @@ class Pages:
             "steps_per_sample": session.steps_per_sample,
         }
         return measurement_of(
-            judge(readings_of(reply, None)), reply, (), model=self._model, workload=asked, runtime="browser",
+            judge(readings_of(reply, None)), reply, (), model=self._model, workload=asked, runtime=self._engine.name,
             threads=self._threads,
         )  # fmt: skip
 

@@ -10,9 +10,9 @@ from chipwise.core.files import read_text, write_atomic, write_json
 from chipwise.deploy.export.gguf_tokenizer import gguf_tokenizer
 from chipwise.deploy.export.tokenizer_files import TOKENIZER, ends_of, read_tokenizer
 from chipwise.deploy.runtimes import Facts
+from chipwise.deploy.runtimes.web.engines import OPTIMISE, caches, facts_of
 from chipwise.deploy.runtimes.web.packages import ORT, files_of
 from chipwise.deploy.runtimes.web.server import HERE
-from chipwise.deploy.runtimes.web.sessions import OPTIMISE, caches, facts_of
 from chipwise.deploy.serving.engine import CHAT_PAGE, Promise
 from chipwise.errors import Unsupported
 

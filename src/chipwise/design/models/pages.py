@@ -12,14 +12,16 @@ from pathlib import Path
 from chipwise.deploy.measure.measurement import Measurement
 from chipwise.deploy.measure.pages import Pages
 from chipwise.deploy.measure.store import MeasurementStore
+from chipwise.deploy.runtimes.web.engines import ENGINES
 from chipwise.design.models.measuring import exported_file, usual_request
-from chipwise.errors import ChipwiseError
+from chipwise.errors import ChipwiseError, UnknownName
 
 
 def measure_pages(
     model: str | Path,
     *,
     listen: str,
+    runtime: str | None = None,
     threads: int | None = None,
     batch: int | None = None,
     prompt: int | None = None,
@@ -30,12 +32,13 @@ def measure_pages(
     on_open: Callable[[str, str], object] = lambda address, code: None,
     on_result: Callable[[str, Measurement | ChipwiseError], object] = lambda machine, found: None,
 ) -> list[Measurement]:
-    """Measures a model in ONNX Runtime Web in every page that opens this machine's address.
+    """Measures a model in ONNX Runtime Web or wllama in every page that opens this machine's address.
 
     Args:
-        model: As for :func:`measure`, in the format of ONNX Runtime.
+        model: As for :func:`measure`.
         listen: Where to listen: ``0.0.0.0:8000`` for phones in the same network, ``127.0.0.1:8000`` for this machine
             alone, or for a phone on a cable (``adb reverse tcp:8000 tcp:8000``).
+        runtime: ``browser`` (ONNX Runtime Web) or ``wllama`` (llama.cpp). Default: wllama for GGUF files, else browser.
         threads: Threads of the runtime. Default: the run's own for a winner, else 1. More need https or localhost.
         batch: Concurrent requests. Default: the run's own for a winner, else 1.
         prompt: Prompt tokens. Default: the run's own for a winner, else 64.
@@ -48,17 +51,22 @@ def measure_pages(
 
     Raises:
         InputError: The model is unknown, or ``listen`` is no address that can be used.
-        Unreachable: ONNX Runtime Web is not in the cache and cannot be fetched.
+        UnknownName: ``runtime`` runs in no page.
+        Unreachable: The runtime's package is not in the cache and cannot be fetched.
     """
+    runtime = runtime or ("wllama" if Path(model).suffix == ".gguf" else "browser")
+    if runtime not in ENGINES:
+        raise UnknownName("runtime of pages", runtime, ENGINES)
     workload, usual_threads = usual_request(str(model), batch=batch, prompt=prompt, new=new)
     results: queue.SimpleQueue[tuple[str, Measurement | ChipwiseError]] = queue.SimpleQueue()
     measured: list[Measurement] = []
     with tempfile.TemporaryDirectory() as room:
-        path, design = exported_file(str(model), Path(room), runtime="browser", weights=weights, workload=workload)
+        path, design = exported_file(str(model), Path(room), runtime=runtime, weights=weights, workload=workload)
         pages = Pages(
             path,
             workload,
             listen=listen,
+            runtime=runtime,
             threads=threads or usual_threads,
             on_result=lambda machine, found: results.put((machine, found)),
         )

@@ -86,7 +86,7 @@ def _file(place: Path, winner: WinnerFile | None, room: Path) -> tuple[Path, Des
         if not place.is_file():
             raise SpecError("there is no such file", file=str(place))
         return place, _inside(place)
-    wanted = "model.gguf" if winner is not None and winner.runtime == "llama.cpp" else _FILES[0]
+    wanted = "model.gguf" if winner is not None and winner.runtime in ("llama.cpp", "wllama") else _FILES[0]
     found = next((place / name for name in (wanted, *_FILES) if (place / name).is_file()), None)
     if found is not None:
         return found, design or _inside(found)

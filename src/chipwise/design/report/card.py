@@ -99,7 +99,7 @@ def _load(record: RunRecord) -> str:
     """Instructions to load the winner's files, with transformers and with the runtime that serves them."""
     runtime, winner = record.target.runtime, record.trial(record.winner)
     with_library = f"```python\n{record.words.labels.load}\n```"
-    file, how = ("model.gguf", _GGUF) if runtime.startswith("llama.cpp") else ("model.onnx", _ONNX)
+    file, how = ("model.gguf", _GGUF) if runtime.startswith(("llama.cpp", "wllama")) else ("model.onnx", _ONNX)
     if runtime in ("vllm", "sglang", "trtllm"):
         return f"{with_library}\n\n{line_of(runtime)} serves this folder too."
     measured = winner is not None and winner.measured is not None

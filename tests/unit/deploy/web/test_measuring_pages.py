@@ -162,7 +162,7 @@ def test_what_is_no_address_is_one_line(spec, monkeypatch, listen):
 def test_a_wrong_model_is_refused_before_listening(tmp_path):
     (tmp_path / "m.gguf").write_bytes(b"GGUF")
     with pytest.raises(InputError, match=r"browser runs \.onnx files"):
-        api.measure_pages(tmp_path / "m.gguf", listen="127.0.0.1:0")
+        api.measure_pages(tmp_path / "m.gguf", listen="127.0.0.1:0", runtime="browser")
 
 
 def test_options_of_other_ways_to_measure_are_refused(spec):

@@ -71,13 +71,22 @@ class Chromium:
     def page_cpu_s(self) -> float | None:
         """Processor seconds of the page's main thread so far, to the nanosecond; None if the system does not tell."""
         with contextlib.suppress(OSError, ValueError, psutil.Error):
-            if self._page_pid is None:
-                children = psutil.Process(self._process.pid).children(recursive=True)
-                lines = {each.pid: " ".join(each.cmdline()) for each in children}
-                pages = [pid for pid, line in lines.items() if "--type=renderer" in line and _OWN_WINDOW not in line]
-                self._page_pid = max(pages, key=_thread_s)  # another one is a spare
-            return _thread_s(self._page_pid)
+            return _thread_s(self._page())
         return None
+
+    def page_bytes(self) -> int | None:
+        """Memory of the page's process, that of its workers included; None if the system does not tell."""
+        with contextlib.suppress(OSError, ValueError, psutil.Error):
+            return int(psutil.Process(self._page()).memory_info().rss)
+        return None
+
+    def _page(self) -> int:
+        if self._page_pid is None:
+            children = psutil.Process(self._process.pid).children(recursive=True)
+            lines = {each.pid: " ".join(each.cmdline()) for each in children}
+            pages = [pid for pid, line in lines.items() if "--type=renderer" in line and _OWN_WINDOW not in line]
+            self._page_pid = max(pages, key=_thread_s)  # another one is a spare
+        return self._page_pid
 
     def cpu_s(self) -> float:
         """Processor seconds of all its processes so far."""

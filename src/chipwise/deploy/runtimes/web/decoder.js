@@ -2,6 +2,7 @@
 import * as ort from "./ort.wasm.bundle.min.mjs";
 
 export { ort };
+export const { Tensor } = ort;
 
 export async function load(bytes, { threads, optimise, cache }) { // `cache`: shapes before the first token, by name
   ort.env.wasm.numThreads = threads;

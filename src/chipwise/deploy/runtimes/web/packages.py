@@ -15,6 +15,7 @@ import tarfile
 import tempfile
 import urllib.error
 import urllib.request
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from http.client import HTTPException
@@ -52,7 +53,17 @@ class Package:
     @property
     def kept(self) -> bool:
         """Whether the files are in the cache."""
-        return all((self.folder / Path(file).name).is_file() for file in self.files)
+        return all((self.folder / name).is_file() for name in self.names)
+
+    @property
+    def names(self) -> Mapping[str, str]:
+        """The files' paths in the archive by the names under which they are kept: with their folder's if two are alike.
+
+        >>> WLLAMA.names["single-thread-wllama.wasm"]
+        'package/esm/single-thread/wllama.wasm'
+        """
+        plain = Counter(Path(file).name for file in self.files)
+        return {"-".join(Path(file).parts[-min(plain[Path(file).name], 2) :]): file for file in self.files}
 
 
 ORT = Package(
@@ -65,7 +76,18 @@ ORT = Package(
         "package/dist/ort-wasm-simd-threaded.wasm",
     ),
 )
-PACKAGES = (ORT,)
+WLLAMA = Package(
+    name="@wllama/wllama",
+    version="2.3.5",
+    sha512="R8C9ajDt4c8/z9et84G+YHSG9hxzC2gEU0F4bMUBwtMW89ux/o1WirJ/E9CONU3llCLLdBdqoa7NyLG6ERSuhw==",
+    files=(
+        "package/esm/index.min.js",
+        "package/esm/single-thread/wllama.wasm",
+        "package/esm/multi-thread/wllama.wasm",
+    ),
+)
+"""The last release whose decode and getLogits take and give tokens; 3.0 and later have completions of text alone."""
+PACKAGES = (ORT, WLLAMA)
 
 
 def files_of(package: Package) -> Mapping[str, Path]:
@@ -77,7 +99,7 @@ def files_of(package: Package) -> Mapping[str, Path]:
     """
     if not package.kept:
         _keep(package, _fetched(package))
-    return {Path(file).name: package.folder / Path(file).name for file in package.files}
+    return {name: package.folder / name for name in package.names}
 
 
 def _fetched(package: Package) -> bytes:
@@ -101,9 +123,9 @@ def _keep(package: Package, archive: bytes) -> None:
         package.folder.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=package.folder.parent) as room:
             with tarfile.open(fileobj=io.BytesIO(archive)) as held:
-                for file in package.files:
+                for name, file in package.names.items():
                     if (member := held.extractfile(file)) is not None:
-                        (Path(room) / Path(file).name).write_bytes(member.read())
+                        (Path(room) / name).write_bytes(member.read())
             package.folder.mkdir(exist_ok=True)
             for path in Path(room).iterdir():
                 shutil.move(path, package.folder / path.name)

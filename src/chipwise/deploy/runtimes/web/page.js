@@ -1,6 +1,6 @@
 // Runs models for the server that it came from: fetches a command, carries it out, sends the answer, asks for the next.
 // A command is one of the functions in `commands`; nothing that arrives is executed as code.
-import { clear, greedy, last, load, ort, step } from "./decoder.js";
+import { Tensor, clear, greedy, last, load, step } from "./decoder.js"; // of the engine that was asked for
 
 const page = Array.from(crypto.getRandomValues(new Uint32Array(4)), (word) => word.toString(16)).join("");
 const models = new Map();
@@ -22,7 +22,7 @@ function clockStep() { // seconds between two readings of the clock that differ:
 
 function unpacked({ type, dims, data }) {
   const bytes = Uint8Array.from(atob(data), (letter) => letter.charCodeAt(0));
-  return new ort.Tensor(type, new KINDS[type](bytes.buffer), dims);
+  return new Tensor(type, new KINDS[type](bytes.buffer), dims);
 }
 
 function packed(tensor) {
@@ -33,34 +33,34 @@ function packed(tensor) {
 }
 
 const commands = {
-  async open({ model, threads, optimise, cache }) {
+  async open({ model, ...how }) {
     const file = await fetch(`model/${model}`);
     if (!file.ok) throw new Error(`the model could not be fetched: ${file.status}`);
-    const loaded = await load(new Uint8Array(await file.arrayBuffer()), { threads, optimise, cache });
+    const loaded = await load(new Uint8Array(await file.arrayBuffer()), how);
     models.set(model, loaded);
     return { input: loaded.session.inputNames[0] };
   },
 
   // Given tokens, or the likeliest ones after those before, then `steps` more; each time is one pass, or the mean of
-  // `every` steps.
+  // `every` steps, without what an engine sets aside.
   async generate({ model: number, fresh, tokens, steps, every, wanted }) {
     const model = models.get(number), seconds = [];
     if (tokens) model.next = unpacked(tokens);
     const [batch] = model.next.dims;
     let next = model.next.data, logits;
-    if (fresh) clear(model);
-    let start = performance.now();
+    if (fresh) await clear(model);
+    const ran = () => performance.now() - (model.aside ?? 0);
+    let start = ran();
     for (let i = 0; i <= steps; i++) {
       logits = await step(model, next, batch);
-      next = greedy(logits);
+      next = await greedy(logits);
       if (i % every === 0) {
-        const now = performance.now();
-        seconds.push((now - start) / 1000 / (i ? every : 1));
-        start = performance.now();
+        seconds.push((ran() - start) / 1000 / (i ? every : 1));
+        start = ran();
       }
     }
-    model.next = new ort.Tensor("int64", next, [batch, 1]);
-    return { seconds, output: wanted ? packed(last(logits)) : null };
+    model.next = new Tensor("int64", next, [batch, 1]);
+    return { seconds, output: wanted ? packed(await last(logits)) : null };
   },
 
   async nothing() { // shows what a command costs

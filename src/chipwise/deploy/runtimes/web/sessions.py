@@ -1,27 +1,27 @@
-"""Models in a page, of the runtime ``browser`` and of pages that other machines open.
+"""Models in a page, of the runtimes ``browser`` and ``wllama`` and of pages that other machines open.
 
 A page of this folder runs the model and times every pass itself, by the browser's clock, so neither the connection nor
 this process is part of a time. Caches are passed from each step to the next as tensors, as web applications do:
-ONNX Runtime Web copies them in and out.
+ONNX Runtime Web copies them in and out. llama.cpp keeps them in its own memory.
 """
 
 from __future__ import annotations
 
-import json
 import math
 import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import NamedTuple
 
 import numpy as np
 
 from chipwise.core.arrays import AnyArray
-from chipwise.core.extras import optional_imports
 from chipwise.core.fields import build, whole_number
 from chipwise.deploy.runtimes import Facts, Timed, prompt_shape
 from chipwise.deploy.runtimes.web.chromium import Chromium
+from chipwise.deploy.runtimes.web.engines import Engine
 from chipwise.deploy.runtimes.web.messages import Ran, pack
 from chipwise.deploy.runtimes.web.server import Page, Server
 from chipwise.errors import MeasurementError, SpecError
@@ -33,7 +33,6 @@ COMMANDS_TRIED = 9
 COMMAND_S = 0.04  # passes are timed in groups of about this duration, so that the page does not idle in between
 MOST_PASSES = 256
 FINE_CLOCK_S = 1e-5  # with a coarser clock, several decode steps are timed at once
-OPTIMISE = "basic"  # as ``onnx_session.session_options`` does
 CLOCK_STEPS = 100  # how many steps of the clock a sample then has, about
 
 
@@ -51,9 +50,10 @@ class Passes(NamedTuple):
 class Place:
     """Where pages run models: a page, the server that gives it files, and its browser if this process started it."""
 
-    def __init__(self, server: Server, page: Page, browser: Chromium | None = None) -> None:
-        self.server, self.page, self.browser = server, page, browser
+    def __init__(self, engine: Engine, server: Server, page: Page, browser: Chromium | None = None) -> None:
+        self.engine, self.server, self.page, self.browser = engine, server, page, browser
         self._command_s = self._cost_of_a_command()
+        self._empty_bytes = browser.page_bytes() if browser is not None else None
         self.unused: list[int] = []  # models whose sessions are gone; the page forgets them before it loads another
 
     def _cost_of_a_command(self) -> float:
@@ -88,16 +88,37 @@ class Place:
         return Passes(output, list(ran.seconds), cpu_s)
 
     def thread_s(self) -> float | None:
-        """Processor seconds of the page's main thread so far; None if unknown."""
-        return None if self.browser is None else self.browser.page_cpu_s()
+        """Processor seconds of the page's main thread so far; None if unknown, or if models run in another."""
+        return None if self.browser is None or self.engine.worker else self.browser.page_cpu_s()
 
-    def load(self, path: Path, *, capacity: int, batch: int, threads: int) -> BrowserSession:
-        """Loads an exported ONNX file in the page.
+    def memory_bytes(self) -> int | None:
+        """Memory of the page, as the browser counts it; None if unknown.
+
+        It does not count a worker's WebAssembly: with one, what the page's process takes more than without a model.
+        """
+        if not self.engine.worker:
+            found = self.ask("memory").get("bytes")
+            return None if found is None else whole_number("bytes", found, most=MOST_BYTES)
+        now = self.browser.page_bytes() if self.browser is not None else None
+        return None if now is None or self._empty_bytes is None else max(now - self._empty_bytes, 0)
+
+    def load(
+        self,
+        path: Path,
+        *,
+        capacity: int,
+        batch: int,
+        threads: int,
+        options: Mapping[str, object] = MappingProxyType({}),
+    ) -> BrowserSession:
+        """Loads an exported file in the page.
 
         Raises:
             MeasurementError: The file cannot be run, or the page has fewer threads.
+            Unsupported: The engine runs one sequence, and more are asked for.
         """
-        facts = facts_of(path)
+        facts = self.engine.facts(path)
+        fields = self.engine.load(facts, capacity, batch, options)
         if "steps" in facts:
             raise MeasurementError(f"{path}: denoisers are not run in a browser; use --runtime onnxruntime")
         if threads > (most := self.page.got.threads):
@@ -108,15 +129,9 @@ class Place:
         while self.unused:
             self.ask("forget", model=self.unused.pop())
         number = self.server.add_model(path)
-        cache = caches(facts, batch)
         try:
             told = self.ask(
-                "open",
-                timeout_s=LOAD_S + S_PER_BYTE * path.stat().st_size,
-                model=number,
-                threads=threads,
-                optimise=OPTIMISE,
-                cache=cache,
+                "open", timeout_s=LOAD_S + S_PER_BYTE * path.stat().st_size, model=number, threads=threads, **fields
             )
         except MeasurementError as error:
             raise MeasurementError(f"{path}: {error}") from None
@@ -127,34 +142,6 @@ class Place:
                 f"{path}: the model has {facts['max_tokens']} positions; the workload needs {capacity}"
             )
         return BrowserText(self, number, facts, capacity=capacity, batch=batch)
-
-
-def facts_of(path: Path) -> Facts:
-    """The metadata of a file that chipwise wrote.
-
-    Raises:
-        MeasurementError: It is no such file, or its weights are in a second file.
-        MissingExtra: onnx is not installed.
-    """
-    with optional_imports():
-        import onnx
-    try:
-        model = onnx.load(str(path), load_external_data=False)
-    except Exception as error:
-        raise MeasurementError(f"{path}: not an ONNX file that can be read: {error}") from None
-    text = next((item.value for item in model.metadata_props if item.key == "chipwise"), None)
-    if text is None:
-        raise MeasurementError(f"{path}: this ONNX file has no chipwise metadata; the browser runs files of its export")
-    if path.with_name(f"{path.name}.data").exists():
-        raise MeasurementError(f"{path}: models of two files, above 2 GiB, do not fit a page's memory")
-    found: Facts = json.loads(text)
-    return found
-
-
-def caches(facts: Facts, batch: int) -> dict[str, list[int]]:
-    """Shapes of a decoder's caches before the first token. Keys and values grow; states of convolutions do not."""
-    kv = {f"{i}.{part}": [batch, heads, 0, size] for i, heads, size in facts.get("kv", ()) for part in ("key", "value")}
-    return kv | {name: [batch, channels, inputs] for name, channels, inputs in facts.get("conv", ())}
 
 
 class BrowserSession(ABC):
@@ -197,9 +184,8 @@ class BrowserSession(ABC):
         return self._place.browser.cpu_s() if self._place.browser is not None else None
 
     def peak_memory_bytes(self) -> int | None:
-        """Memory of the page with its workers, as the browser counts it; None if it does not."""
-        found = self._place.ask("memory").get("bytes")
-        return None if found is None else whole_number("bytes", found, most=MOST_BYTES)
+        """See :meth:`Place.memory_bytes`."""
+        return self._place.memory_bytes()
 
 
 class BrowserText(BrowserSession):
