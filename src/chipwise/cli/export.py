@@ -1,4 +1,4 @@
-"""``chipwise export``: writes a model for other programs: llama.cpp, ONNX Runtime, OpenVINO, ExecuTorch, vLLM, …"""
+"""``chipwise export``: writes a model for other programs: llama.cpp, ONNX Runtime, OpenVINO, ExecuTorch, LiteRT, …"""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ def command(
         str,
         typer.Option(
             "--to",
-            help="gguf (llama.cpp, Ollama), onnx (ONNX Runtime), openvino, executorch, transformers.js, hf "
-            "(transformers) or compressed-tensors (vLLM); or several, separated by commas.",
+            help="gguf (llama.cpp, Ollama), onnx (ONNX Runtime), openvino, executorch, litert, transformers.js, "
+            "hf (transformers) or compressed-tensors (vLLM); or several, separated by commas.",
         ),
     ],
     weights: Annotated[
@@ -70,8 +70,8 @@ def command(
 
     Prints sizes, the format of each part, how far the runtime's outputs differ from torch's, and what was not run; also
     in manifest.json. With several formats, those that lack a block are refused and the others are written.
-    GGUF files are checked with llama.cpp from the package xllamacpp (pip install 'chipwise[all]'). ExecuTorch's tools
-    live in a Python environment of their own; without it, the message says how to make it.
+    GGUF files are checked with llama.cpp from the package xllamacpp (pip install 'chipwise[all]'). The tools of
+    ExecuTorch and LiteRT each live in a Python environment of their own; without it, the message says how to make it.
     """
     kinds = [kind.strip() for kind in to.split(",") if kind.strip()]
     written, refused = [], {}

@@ -30,6 +30,7 @@ EXPORTERS = Table(
         "llama.cpp": "chipwise.deploy.export.gguf:export",
         "wllama": "chipwise.deploy.export.gguf:export",
         "executorch": "chipwise.deploy.export.executorch:export",
+        "litert": "chipwise.deploy.export.litert:export",
         "torch": "chipwise.deploy.runtimes.torch_serving:export",
         "torch-compiled": "chipwise.deploy.runtimes.torch_serving:export",
         "torch-cuda": "chipwise.deploy.runtimes.torch_serving:export",
@@ -46,10 +47,12 @@ PACKING = (
     "llama.cpp",
     "wllama",
     "executorch",
+    "litert",
 )  # exporters that accept ``packing=``
 SUFFIXES = {
     **dict.fromkeys(("onnxruntime", "openvino", "browser"), ".onnx"),
-    **{"llama.cpp": ".gguf", "wllama": ".gguf", "executorch": ".pte", "fake": ".json"},
+    **dict.fromkeys(("llama.cpp", "wllama"), ".gguf"),
+    **{"executorch": ".pte", "litert": ".tflite", "fake": ".json"},
 }
 REFERENCE = Design(arch=uniform(vocab_size=1024, d_model=128, depth=3, heads=4, ffn_width=256, max_tokens=32))
 """The reference model: 2.5 MB of FP32 weights, more than private caches hold, to slow down as candidates do."""

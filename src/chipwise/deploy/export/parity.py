@@ -12,6 +12,7 @@ import numpy as np
 from chipwise.core import units
 from chipwise.core.arrays import AnyArray
 from chipwise.core.record import Record
+from chipwise.deploy.export.converted import TITLES
 from chipwise.deploy.export.gguf_read import read
 from chipwise.deploy.export.hf import modelling_of
 from chipwise.deploy.runtimes import RUNTIMES, Session, llama_server
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 Weights = Mapping[str, AnyArray]
-NAMES = {"onnxruntime": "ONNX Runtime", "openvino": "OpenVINO", "executorch": "ExecuTorch"}
+NAMES = {"onnxruntime": "ONNX Runtime", "openvino": "OpenVINO", **TITLES}
 ORIGINAL, STORED = "the original weights", "the weights as stored"
 PROMPT, STEPS = 16, 32  # tokens of a compared prompt, and the decode steps after it
 FEW_STEPS = 3  # where one reply of llama.cpp's server takes seconds

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from chipwise.core.arrays import Float32Array
 from chipwise.core.files import read_mapping, write_json
-from chipwise.deploy.export import executorch
+from chipwise.deploy.export import converted, executorch, litert
 from chipwise.deploy.export.gguf import export as export_gguf
 from chipwise.deploy.export.gguf import layout
 from chipwise.deploy.export.gguf_read import GgufFile, read_weights
@@ -32,7 +32,7 @@ FORMATS = {
     "gguf": ("fp32", "fp16", "bf16", "int8", "int4"),
     "onnx": ("fp32", "int8", "int4"),
     "openvino": ("fp32", "int8", "int4"),
-    "executorch": executorch.FORMATS,
+    **dict.fromkeys(converted.TITLES, converted.FORMATS),
     "transformers.js": ("fp32", "int8", "int4"),
     "hf": ("fp32",),
     COMPRESSED: ("fp8", "int4"),
@@ -96,9 +96,10 @@ def holding(arch: ArchSpec) -> list[str]:
         if arch.causal and arch.head.writes and not any(layer.convs for layer in arch.layers):
             found.append("openvino")
         found.sort()
-        with suppress(Unsupported):
-            executorch.check_blocks(arch)
-            found.append("executorch")
+        for kind in converted.TITLES:
+            with suppress(Unsupported):
+                converted.check_blocks(arch, kind)
+                found.append(kind)
         return found + ([COMPRESSED, "transformers.js"] if family_of(arch) is not None else [])
     return []
 
@@ -112,8 +113,9 @@ def check_held(arch: ArchSpec, kind: str) -> None:
     if kind in (possible := holding(arch)):
         return
     try:
-        check = {"gguf": layout, "executorch": executorch.check_blocks}.get(kind)
-        require_built(arch, work="exported") if check is None else check(arch)
+        if kind in converted.TITLES:
+            converted.check_blocks(arch, kind)
+        layout(arch) if kind == "gguf" else require_built(arch, work="exported")
         why = f"{arch.name}: a {form_of(arch).name} cannot be written as {kind}"
     except Unsupported as error:
         why = str(error)
@@ -153,6 +155,14 @@ def write_executorch(
     """Writes ``model.pte`` with the tokenizer and the folder's files about inputs and outputs."""
     executorch.export(design, source.weights, folder / "model.pte", packing=packing)
     return _with_tokenizer(source, folder, ["model.pte"])
+
+
+def write_litert(
+    source: Source, design: Design, folder: Path, packing: Packing = NEAREST
+) -> tuple[list[str], list[str]]:
+    """Writes ``model.tflite`` with the tokenizer and the folder's files about inputs and outputs."""
+    litert.export(design, source.weights, folder / "model.tflite", packing=packing)
+    return _with_tokenizer(source, folder, ["model.tflite"])
 
 
 def _with_tokenizer(source: Source, folder: Path, names: list[str]) -> tuple[list[str], list[str]]:

@@ -1,108 +1,15 @@
-"""ExecuTorch with XNNPACK on the CPU, in a Python environment of its own (see ``core/environments.py``).
-
-The program ``executorch_program.py`` runs the model there and times every pass by its own clock, so messages are no
-part of a time.
-"""
+"""ExecuTorch with XNNPACK on the CPU, in a Python environment of its own: see ``executorch_program.py``."""
 
 from __future__ import annotations
 
-import weakref
-from collections.abc import Mapping
-from pathlib import Path
-
-import numpy as np
-
-from chipwise.core.arrays import AnyArray
-from chipwise.core.digest import plain
-from chipwise.core.environments import program
 from chipwise.core.extras import require
-from chipwise.deploy.runtimes import Facts, Timed, prompt_shape
-from chipwise.errors import MeasurementError, Unsupported
+from chipwise.deploy.runtimes.in_program import ProgramRuntime
 
 require("torch")  # writes the weights for the exporter
 
-ENVIRONMENT, MODULE = "executorch", "chipwise.deploy.runtimes.executorch_program"
 
-
-class ExecuTorchSession:
-    """A loaded file. See :class:`Session` and :class:`Elsewhere` in ``deploy/runtimes/__init__.py``."""
-
-    steps_per_sample = 1
-
-    def __init__(self, path: Path, *, capacity: int, threads: int) -> None:
-        self._program = program(ENVIRONMENT, MODULE, threads=threads)
-        self._capacity, self._length = capacity, 0
-        opened = self._program.ask("open", model=str(path.absolute()), threads=threads)
-        self.facts: Facts = plain(opened["facts"])
-        self._number, self._memory_bytes = opened["number"], plain(opened["memory_bytes"])
-        weakref.finalize(self, self._program.ask, "forget", number=self._number).atexit = False
-        if capacity > (most := self.facts["max_tokens"]):
-            raise MeasurementError(f"{path}: the model has {most} positions; the workload needs {capacity}")
-        self.vocab_size: int = self.facts["vocab_size"]
-
-    def prefill(self, tokens: AnyArray) -> AnyArray:
-        """Clears the cache and processes ``tokens`` (1, prompt)."""
-        self._length = 0
-        return self._run(tokens).output
-
-    def decode(self, tokens: AnyArray) -> AnyArray:
-        """Processes one more token, ``tokens`` (1, 1)."""
-        return self._run(tokens).output
-
-    def timed(self, tokens: AnyArray, steps: int) -> Timed:
-        """A prompt and ``steps`` greedy decode steps."""
-        self._length = 0
-        return self._run(tokens, steps)
-
-    def _run(self, tokens: AnyArray, steps: int = 0) -> Timed:
-        if not self._length:
-            prompt_shape(tokens, batch=1, capacity=self._capacity)
-        length = self._length + tokens.shape[1] + steps
-        if length > self._capacity:
-            raise MeasurementError(f"the cache holds {self._capacity} positions and is full")
-        told = self._program.ask("run", number=self._number, tokens=tokens.tolist(), start=self._length, steps=steps)
-        self._length = length
-        seconds, cpu_s = plain(told["seconds"]), plain(told["cpu_s"])
-        self._memory_bytes = plain(told["memory_bytes"])
-        output = np.asarray(told["logits"], np.float32)
-        return Timed(output, seconds[:1], seconds[1:], cpu_s[:1], cpu_s[1:])
-
-    def cpu_s(self) -> float | None:
-        """Processor seconds of the program so far."""
-        used: float = plain(self._program.ask("usage")["cpu_s"])
-        return used
-
-    def peak_memory_bytes(self) -> int | None:
-        """The most memory of the program, less what it had before the first model: Python and PyTorch."""
-        most: int = self._memory_bytes
-        return most
-
-    def settings(self) -> dict[str, object]:
-        """What to record with a measurement."""
-        return {"memory_excludes": "Python and PyTorch"}
-
-
-class ExecuTorch:
+class ExecuTorch(ProgramRuntime):
     """ExecuTorch on the CPU. See :class:`chipwise.deploy.runtimes.Runtime`."""
 
-    name = ENVIRONMENT
-
-    def version(self) -> str:
-        """The runtime's own version."""
-        return str(program(ENVIRONMENT, MODULE).ask("version")["version"])
-
-    def open(
-        self, path: Path, *, capacity: int, batch: int, threads: int, options: Mapping[str, object]
-    ) -> ExecuTorchSession:
-        """Loads an exported ``.pte`` file.
-
-        Raises:
-            MeasurementError: The file cannot be run, or options are given.
-            Unsupported: More than one sequence: the file's cache holds one.
-            Unreachable: The environment is missing; the message says how to make it.
-        """
-        if options:
-            raise MeasurementError(f"executorch takes no options, not {sorted(options)}")
-        if batch != 1:
-            raise Unsupported(f"the cache in an ExecuTorch file holds one sequence, not {batch}; use --batch 1")
-        return ExecuTorchSession(Path(path), capacity=capacity, threads=threads)
+    name, title = "executorch", "ExecuTorch"
+    module, excludes = "chipwise.deploy.runtimes.executorch_program", "Python and PyTorch"

@@ -29,6 +29,7 @@ from chipwise.deploy.export.sources import (
     write_executorch,
     write_gguf,
     write_hf,
+    write_litert,
     write_onnx,
 )
 from chipwise.deploy.export.transformers_js import write_transformers_js
@@ -51,6 +52,7 @@ USUAL = {
     "hf": "fp32",
     "openvino": "fp32",
     "executorch": "fp32",
+    "litert": "fp32",
     "transformers.js": "fp32",
     COMPRESSED: "int4",
 }  # default weight formats for models without one
@@ -60,19 +62,21 @@ WRITERS: Mapping[str, Writer] = {
     "hf": write_hf,
     "openvino": write_onnx,
     "executorch": write_executorch,
+    "litert": write_litert,
     "transformers.js": write_transformers_js,
     COMPRESSED: write_compressed,
 }
 """The function that writes files of each type."""
 _OTHER_NAMES = {
     **{"ollama": "gguf", "llama.cpp": "gguf", "huggingface": "hf", "transformers": "hf", "onnxruntime": "onnx"},
-    **{"vllm": COMPRESSED, "transformersjs": "transformers.js"},
+    **{"vllm": COMPRESSED, "transformersjs": "transformers.js", "tflite": "litert"},
 }
 _RUN = {
     "gguf": 'llama-cli -m {folder}/model.gguf -p "The capital of France is"',
     "onnx": "chipwise measure {folder}/model.onnx",
     "openvino": "chipwise measure {folder}/model.onnx --runtime openvino",
     "executorch": "chipwise measure {folder}/model.pte --runtime executorch",
+    "litert": "chipwise measure {folder}/model.tflite --runtime litert",
     "hf": "python -c \"import transformers; transformers.{auto}.from_pretrained('{folder}', trust_remote_code=True)\"",
     "transformers.js": "node -e \"import('@huggingface/transformers').then(async t => console.log(await (await "
     "t.pipeline('text-generation', '{folder}'))('The capital of France is')))\"",
@@ -82,6 +86,7 @@ _RUN = {
 _NOT_RUN = {
     "openvino": (),
     "executorch": ("on a phone: ExecuTorch ran the file on this machine's processor",),
+    "litert": ("on a phone: LiteRT ran the file on this machine's processor",),
     "transformers.js": ("in transformers.js or a browser: ONNX Runtime ran the same file here",),
     COMPRESSED: ("in vLLM",),
     "gguf": ("with a cache in FP16, llama.cpp's default",),
@@ -146,8 +151,8 @@ def export(
     Args:
         model: A run's folder (its winner is written), a winner's folder, a Hugging Face folder with weights, or a
             ``.gguf`` file.
-        to: ``gguf`` (llama.cpp, Ollama), ``onnx`` (ONNX Runtime), ``openvino``, ``executorch``, ``transformers.js``,
-            ``hf`` (transformers) or ``compressed-tensors`` (transformers, vLLM).
+        to: ``gguf`` (llama.cpp, Ollama), ``onnx`` (ONNX Runtime), ``openvino``, ``executorch``, ``litert``,
+            ``transformers.js``, ``hf`` (transformers) or ``compressed-tensors`` (transformers, vLLM).
         weights: Weight format: ``fp32``, ``fp16``, ``bf16``, ``int8``, ``fp8`` or ``int4``, if the file type has it;
             for GGUF also ``q8_0`` and ``q4_0``; or one for each layer and the head (``int4/int8 head:int8``). Default:
             a winner's own, else fp16 for GGUF, int4 for compressed-tensors and fp32 for the others.
@@ -169,7 +174,7 @@ def export(
         StudyError: The run has no winner yet.
         Unsupported: The file type cannot hold a block of the model; the message says which type can.
         MissingExtra: A package is not installed.
-        Unreachable: The environment of ``executorch`` is missing; the message says how to make it.
+        Unreachable: The environment of ``executorch`` or ``litert`` is missing; the message says how to make it.
         StorageError: The files cannot be written.
     """
     kind = _kind(to)
@@ -404,6 +409,7 @@ def _verified(
             [parity.onnx_parity(folder / "model.pte", arch, held, words(), runtime="executorch")],
             "",
         ),
+        "litert": lambda: ([parity.onnx_parity(folder / "model.tflite", arch, held, words(), runtime="litert")], ""),
         "transformers.js": lambda: (
             [parity.onnx_parity(next((folder / "onnx").iterdir()), arch, held, words())],
             "",

@@ -1,6 +1,5 @@
-"""ExecuTorch in an environment of its own: everything but its two programs with a stand-in, and the real ones if there.
-
-The stand-in computes with torch, and its files are torch's.
+"""ExecuTorch in an environment of its own: everything but its two programs with a stand-in, and the real ones if they
+are there.
 """
 
 from __future__ import annotations
@@ -24,56 +23,17 @@ from chipwise.model.arch.arch import uniform
 from chipwise.model.arch.design import Design
 from chipwise.model.blocks.quantize import Grid, Packing
 from chipwise.model.walk.calibration import restored
+from support.stand_in_program import write_program
 
 ARCH = uniform(vocab_size=40, d_model=32, depth=2, heads=2, kv_heads=1, ffn_width=64, max_tokens=16)
 LAYER = ARCH.layers[0]
 DIFFERENT = replace(ARCH, layers=(LAYER, replace(LAYER, attention=None), replace(LAYER, shares=0)))
-STAND_IN = """#!{python}
-import shutil, sys, time
-sys.path[:0] = {path!r}
-import numpy as np
-from chipwise.core.workers import serve
-from chipwise.deploy.runtimes.torch import TorchRuntime
-from chipwise.deploy.runtimes.torch_serving import load
-
-held = []
-
-def answer(job, report):
-    match job["do"]:
-        case "write":
-            assert set(job["formats"].values()) <= {{"fp32", "int8", "int4"}}
-            shutil.copy(job["weights"], job["out"])
-            return {{"bytes": 1}}
-        case "open":
-            most = load(job["model"])[0].arch.max_tokens
-            session = TorchRuntime().open(job["model"], capacity=most, batch=1, threads=job["threads"], options={{}})
-            held.append(session)
-            facts = dict(session.facts, vocab_size=session.vocab_size, max_tokens=most)
-            return {{"number": len(held) - 1, "facts": facts, "memory_bytes": 10**9}}
-        case "run":
-            session, tokens, seconds = held[job["number"]], np.array(job["tokens"]), []
-            for step in range(1 + job["steps"]):
-                start = time.perf_counter()
-                logits = (session.decode if step or job["start"] else session.prefill)(tokens)
-                seconds.append(time.perf_counter() - start)
-                tokens = logits.argmax(-1)[:, None]
-            return {{"logits": logits.tolist(), "seconds": seconds, "cpu_s": seconds, "memory_bytes": 10**9}}
-        case "usage":
-            return {{"cpu_s": time.process_time()}}
-        case "version":
-            return {{"version": "stand-in"}}
-    return {{}}
-
-serve(answer)
-"""
 
 
 @pytest.fixture
 def stand_in(tmp_path, monkeypatch):
     """A program in the place of the environment's Python."""
-    program = tmp_path / "python"
-    program.write_text(STAND_IN.format(python=sys.executable, path=[str(Path(chipwise.__file__).parents[1])]))
-    program.chmod(0o755)
+    program = write_program(tmp_path / "python")
     monkeypatch.setenv("CHIPWISE_EXECUTORCH", str(program))
     monkeypatch.setenv("CHIPWISE_HOME", str(tmp_path / "home"))  # of the reference model
     reference_model.cache_clear()
