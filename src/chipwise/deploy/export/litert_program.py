@@ -54,9 +54,10 @@ class Stateless(Decoder):
             size, kv_heads = k_1TKH.shape[3], k_1TKH.shape[2]
             k, v = k_1TKH[0].permute(1, 2, 0), v_1TKH[0].transpose(0, 1)
             made[f"k{number}"], made[f"v{number}"] = k, v
-            q = (q_1TNH[0] * size**-0.5).unflatten(1, (kv_heads, -1)).permute(1, 2, 0, 3).flatten(1, 2)  # (K, G * T, H)
-            old = torch.bmm(q, cache[f"k{number}"]) + mask
-            new = (torch.bmm(q, k).unflatten(1, (-1, count)) + later_TT).flatten(1, 2)
+            q = q_1TNH[0].unflatten(1, (kv_heads, -1)).permute(1, 2, 0, 3).flatten(1, 2)  # (K, G * T, H)
+            # Scores are scaled, not queries: the converter would put their scale into a matrix.
+            old = torch.bmm(q, cache[f"k{number}"]) * size**-0.5 + mask
+            new = ((torch.bmm(q, k) * size**-0.5).unflatten(1, (-1, count)) + later_TT).flatten(1, 2)
             most = torch.maximum(old.amax(-1, keepdim=True), new.amax(-1, keepdim=True))
             old, new = (old - most).exp(), (new - most).exp()
             y = torch.bmm(old, cache[f"v{number}"]) + torch.bmm(new, v)
@@ -96,8 +97,8 @@ class Narrow:
     scales_at: int = 0  # the buffer of scales of blocks
 
 
-def narrow(file: tflite.ModelT, matrices: Mapping[str, tuple[str, AnyArray]]) -> None:
-    """Stores the matrices of these digests as integers, given their format and scales (n, blocks).
+def narrow(file: tflite.ModelT, matrices: Mapping[str, tuple[str, str, AnyArray]]) -> None:
+    """Stores the matrices of these digests as integers, given their name, format and scales (n, blocks).
 
     Their inputs are rounded to int8 as they come, with one scale and zero for each position.
 
@@ -108,10 +109,10 @@ def narrow(file: tflite.ModelT, matrices: Mapping[str, tuple[str, AnyArray]]) ->
     for place, buffer in enumerate(list(file.buffers)):
         values = b"" if buffer.data is None else bytes(buffer.data)
         if (key := digest(values)) in matrices:
-            held[place] = narrowed(file, np.frombuffer(values, np.float32), *matrices[key])
+            held[place] = narrowed(file, np.frombuffer(values, np.float32), *matrices[key][1:])
             found.add(key)
-    if found != set(matrices):
-        raise MeasurementError("the converter for LiteRT has changed a matrix, so that it has no integers")
+    if changed := [name for key, (name, *_) in matrices.items() if key not in found]:
+        raise MeasurementError(f"the converter has changed {changed[0]}, so that it is not known by its integers")
     for graph in file.subgraphs:
         for op in graph.operators:
             product = file.operatorCodes[op.opcodeIndex].builtinCode == tflite.BuiltinOperator.FULLY_CONNECTED
@@ -177,7 +178,7 @@ def write(job: Message, report: Report) -> Message:
         file = tflite.read_model_from_bytearray(bytearray(converter.convert().model_content()))
     scales = load_file(job["scales"])
     values = {name: decoder.get_parameter(name).detach().numpy().tobytes() for name in scales}
-    narrow(file, {digest(values[name]): (formats[name], scales[name]) for name in scales})
+    narrow(file, {digest(values[name]): (name, formats[name], scales[name]) for name in scales})
     told = tflite.schema_fb.MetadataT()
     told.name, told.buffer = FACTS.encode(), stored(file, np.frombuffer(json.dumps(job["facts"]).encode(), np.uint8))
     file.metadata = [*(file.metadata or []), told]

@@ -122,9 +122,9 @@ class TestLiteRt(ExportedSuite):
     [
         PLAIN,
         replace(ARCH, layers=(replace(LAYER, attention=replace(LAYER.attention, qk_norm=True)),)),
-        replace(ARCH, max_tokens=16, layers=(replace(LAYER, attention=replace(LAYER.attention, rope=False)),)),
+        replace(ARCH, max_tokens=16),
     ],
-    ids=["LayerNorm, biases, no gate, learned positions", "norms of queries and keys", "no positions, a short prompt"],
+    ids=["LayerNorm, biases, no gate, learned positions", "norms of queries and keys", "few positions"],
 )
 def test_other_blocks(tmp_path, arch) -> None:
     held = {name: value + 0.1 if value.ndim == 1 else value for name, value in random_weights(arch, seed=0).items()}
