@@ -23,12 +23,12 @@ def command(
     model: Annotated[
         str,
         typer.Argument(
-            help="A winner's folder, a Hugging Face folder or config.json, a spec, a known name, a .onnx or .gguf "
-            "file, a PyTorch module as package.module:build."
+            help="A winner's folder, a Hugging Face folder or config.json, a spec, a known name, an exported "
+            "file (.onnx, .gguf, .pte, .tflite), a PyTorch module as package.module:build."
         ),
     ],
     runtime: Annotated[
-        str | None, typer.Option(help="Runtime to measure in. Default: llama.cpp for .gguf files, else onnxruntime.")
+        str | None, typer.Option(help="Runtime to measure in. Default: that of an exported file, else onnxruntime.")
     ] = None,
     threads: options.Threads = None,
     batch: options.Requests = None,

@@ -58,6 +58,10 @@ class Separate:
     slower: Interval  # its time over that of the graph as it is, in passes in turns, with its 90 % interval
 
 
+FILES = {".onnx": "onnxruntime", ".gguf": "llama.cpp", ".pte": "executorch", ".tflite": "litert"}
+"""Exported files that are measured as they are, with the runtime of each unless another is named."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fusions:
     """A graph with the runtime's optimisations, mostly fused operators, and without: operators, median seconds."""
@@ -128,10 +132,11 @@ def measure(
     """Measures a model on this machine, or on another one over ssh.
 
     Args:
-        model: A winner's folder, an exported file (``.onnx``, ``.gguf``), a Hugging Face folder or ``config.json``, a
-            spec file, or a known name. Models without weights are measured with random ones. Also any other ONNX file,
-            a PyTorch module, or the name of one, ``package.module:build`` or ``file.py:build``, which is imported.
-        runtime: The runtime to measure in. Default: llama.cpp for GGUF files, else ONNX Runtime.
+        model: A winner's folder, an exported file (``.onnx``, ``.gguf``, ``.pte``, ``.tflite``), a Hugging Face folder
+            or ``config.json``, a spec file, or a known name. Models without weights are measured with random ones. Also
+            any other ONNX file, a PyTorch module, or the name of one, ``package.module:build`` or ``file.py:build``,
+            which is imported.
+        runtime: The runtime to measure in. Default: that of the exported file, else ONNX Runtime.
         threads: Threads of the runtime. Default: the run's own for a winner, else 1.
         batch: Concurrent requests. Default: the run's own for a winner, else 1.
         prompt: Prompt tokens. Default: the run's own for a winner, else 64.
@@ -355,7 +360,7 @@ def _used(design: Design, found: Measurement, profile: MachineProfile) -> Effici
 
 def runtime_of(model: str) -> str:
     """The default runtime for measuring a model."""
-    return "llama.cpp" if Path(model).suffix == ".gguf" else "onnxruntime"
+    return FILES.get(Path(model).suffix, "onnxruntime")
 
 
 def usual_request(model: str, *, batch: int | None, prompt: int | None, new: int | None) -> tuple[Workload, int]:
@@ -400,7 +405,7 @@ def exported_file(
     ``external_data``: whether a model of more than 2 GiB may be written as two files, see ``export_for``.
     """
     folder, wanted = Path(model), suffix_of(runtime)
-    if folder.suffix in (".onnx", ".gguf"):
+    if folder.suffix in FILES:
         if not folder.is_file():
             raise SpecError("there is no such file", file=model)
         if folder.suffix != wanted:
