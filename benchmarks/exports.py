@@ -67,6 +67,7 @@ RUNTIMES_OF = {
     "onnx": ("onnxruntime", "browser"),
     "openvino": ("openvino",),
     "executorch": ("executorch",),
+    "litert": ("litert",),
     "gguf": ("llama.cpp",),
     "hf": ("transformers",),
     "transformers.js": ("transformers.js",),
@@ -113,7 +114,7 @@ class Model:
     def formats(self, kind: str) -> list[str]:
         """Weight formats of a file type, with this model."""
         if self.mixed:
-            return [MIXED] if kind in ("gguf", "onnx", "openvino", "executorch") else []
+            return [MIXED] if kind in ("gguf", "onnx", "openvino", "executorch", "litert") else []
         return list(TORCH if kind == "torch" else FORMATS[kind])
 
 
@@ -172,7 +173,7 @@ class Case:
         if self.to == "gguf":
             return self.in_torch(arch, weights if self.weights == "fp32" else gguf_read.read(self.path)[1], ids)
         exact = self.weights == "fp32" or self.to == "torch"
-        packing = Packing(grid=Grid(positive=self.to == "executorch"))
+        packing = Packing(grid=Grid(positive=self.to in ("executorch", "litert")))
         return self.in_torch(*((arch, weights) if exact else restored(self.design, weights, packing)), ids)
 
     def in_onnx(self, ids: AnyArray) -> AnyArray:
@@ -209,7 +210,7 @@ class Case:
             check = parity.stepped(found, own, ids[0, PROMPT:], **about)
             row |= {"steps": str(ids.shape[1] - PROMPT), "perplexity_change": f"{check.perplexity_change:.2e}"}
             good = abs(check.perplexity_change) <= CHANGE
-            if self.to in ("onnx", "openvino", "executorch", "transformers.js") and self.weights != "fp32":
+            if self.to in ("onnx", "openvino", "executorch", "litert", "transformers.js") and self.weights != "fp32":
                 change = parity.stepped(found, self.in_onnx(ids), ids[0, PROMPT:], **about).perplexity_change
                 row["change_from_onnx"] = f"{change:.2e}"
         off = check.greatest / check.largest
@@ -263,8 +264,8 @@ def written(model: Model, kind: str, weights: str, args: argparse.Namespace) -> 
         return export_for("torch", Design(arch=model.arch, weights=weights), folder, weights=model.source.weights)
     if not (folder / "manifest.json").exists():
         chipwise.export(model.folder, to=kind, weights=weights, out=folder, method="nearest", verify=False)
-    names = {"gguf": "model.gguf", "executorch": "model.pte", "onnx": "model.onnx", "openvino": "model.onnx"}
-    return folder / names[kind] if kind in names else folder
+    suffixes = {"gguf": ".gguf", "executorch": ".pte", "litert": ".tflite", "onnx": ".onnx", "openvino": ".onnx"}
+    return folder / f"model{suffixes[kind]}" if kind in suffixes else folder
 
 
 def main() -> None:

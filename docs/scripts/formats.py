@@ -30,6 +30,7 @@ TESTED = {
     ("onnx", "onnxruntime"),
     ("openvino", "openvino"),
     ("executorch", "executorch"),
+    ("litert", "litert"),
     ("hf", "transformers"),
 }
 """What tests/unit/test_formats_page.py runs, with all blocks in fp32."""
@@ -38,6 +39,7 @@ TITLES = {
     "browser": "ONNX Runtime Web in Chromium",
     "openvino": "OpenVINO",
     "executorch": "ExecuTorch (XNNPACK)",
+    "litert": "LiteRT (XNNPACK)",
     "llama.cpp": "llama.cpp (xllamacpp)",
     "transformers": "transformers",
     "transformers.js": "transformers.js in Chromium",

@@ -213,7 +213,8 @@ def test_a_block_that_gguf_lacks_is_named_with_what_holds_it(tmp_path) -> None:
     gelu = FeedForward(width=64, activation="gelu")
     arch = replace(ARCH, layers=(Layer(attention=Attention(heads=2, kv_heads=1, head_size=16), ffn=gelu),))
     folder = save_pretrained(arch, random_weights(arch, seed=0), None, tmp_path / "model")
-    assert holding(arch) == ["hf", "onnx", "openvino", "executorch", "compressed-tensors", "transformers.js"]
+    converted = ["executorch", "litert"]
+    assert holding(arch) == ["hf", "onnx", "openvino", *converted, "compressed-tensors", "transformers.js"]
     with pytest.raises(Unsupported, match=r"no feed-forward of gated gelu.*use --to hf or --to onnx"):
         chipwise.export(folder, to="gguf", out=tmp_path / "out")
 

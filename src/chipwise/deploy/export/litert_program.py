@@ -2,10 +2,10 @@
 
 A file has the signatures ``decode`` of one token and ``prefill`` of ``PASS`` tokens (fewer if the model has fewer
 positions). Both take ``tokens`` (1, T), their ``positions`` (T,), ``mask`` (1, 1, S), which is 0 at filled positions of
-the cache and ``HIDDEN`` at others, and the cache of each layer, ``cache_k0`` (K, H, S) and ``cache_v0`` (K, S, H);
-``prefill`` also ``last`` (1,), the number of the last token that counts. They give the ``logits`` (1, V) after it, and
-what belongs into the cache, ``k0`` (K, H, T) and ``v0`` (K, T, H). No other shape depends on S, so that a runtime may
-resize the cache; in the file it has ``max_tokens`` positions.
+the cache and ``HIDDEN`` at others, and the cache of each layer, ``cache_k0`` (K, H, S) and ``cache_v0`` (K, S, H), of
+one KV head (H, S) and (S, H); ``prefill`` also ``last`` (1,), the number of the last token that counts. They give the
+``logits`` (1, V) after it, and what belongs into the cache, ``k0`` (K, H, T) and ``v0`` (K, T, H). No other shape
+depends on S, so that a runtime may resize the cache; in the file it has ``max_tokens`` positions.
 
 Axes: T new tokens, S cached positions, D model width, N query heads, K KV heads, G query heads of a KV head, H head
 size, V vocabulary.
@@ -56,11 +56,11 @@ class Stateless(Decoder):
             made[f"k{number}"], made[f"v{number}"] = k, v
             q = q_1TNH[0].unflatten(1, (kv_heads, -1)).permute(1, 2, 0, 3).flatten(1, 2)  # (K, G * T, H)
             # Scores are scaled, not queries: the converter would put their scale into a matrix.
-            old = torch.bmm(q, cache[f"k{number}"]) * size**-0.5 + mask
+            old = product(q, cache[f"k{number}"]) * size**-0.5 + mask
             new = ((torch.bmm(q, k) * size**-0.5).unflatten(1, (-1, count)) + later_TT).flatten(1, 2)
             most = torch.maximum(old.amax(-1, keepdim=True), new.amax(-1, keepdim=True))
             old, new = (old - most).exp(), (new - most).exp()
-            y = torch.bmm(old, cache[f"v{number}"]) + torch.bmm(new, v)
+            y = product(old, cache[f"v{number}"]) + torch.bmm(new, v)
             y = y / (old.sum(-1, keepdim=True) + new.sum(-1, keepdim=True))
             y_1TNH: Tensor = y.unflatten(1, (-1, count)).permute(2, 0, 1, 3).flatten(1, 2)[None]
             return y_1TNH
@@ -70,13 +70,19 @@ class Stateless(Decoder):
         return {"logits": self.logits(chosen[:, 0]), **made}
 
 
+def product(x: Tensor, y: Tensor) -> Tensor:
+    """The product of ``x`` (K, n, k) and ``y`` (K, k, m), or (k, m) of one KV head, which is not reshaped."""
+    return torch.bmm(x, y) if y.ndim == 3 else (x[0] @ y)[None]
+
+
 def inputs(decoder: Decoder, count: int) -> dict[str, object]:
     """Inputs of the signature for ``count`` tokens."""
     most, cache = decoder.arch.max_tokens, {}
     for number, layer in enumerate(decoder.arch.layers):
         if (block := layer.attention) is not None:
-            cache[f"k{number}"] = torch.zeros(block.kv_heads, block.head_size, most)
-            cache[f"v{number}"] = torch.zeros(block.kv_heads, most, block.head_size)
+            heads = () if block.kv_heads == 1 else (block.kv_heads,)  # the converter would reshape (1, H, S) to (H, S)
+            cache[f"k{number}"] = torch.zeros(*heads, block.head_size, most)
+            cache[f"v{number}"] = torch.zeros(*heads, most, block.head_size)
     whole = torch.zeros(count, dtype=torch.int32)
     given = {"tokens": whole[None].clone(), "positions": whole, "mask": torch.zeros(1, 1, most), "cache": cache}
     return given if count == 1 else given | {"last": whole[:1].clone()}

@@ -33,7 +33,7 @@ class Signature:
         self._core, self._graph = interpreter._interpreter, runner._subgraph_index
         inputs, outputs = runner.get_input_details(), runner.get_output_details()
         for part, told in inputs.items():
-            shape, resized = told["shape"], {"mask": 2, "cache_k": 2, "cache_v": 1}.get(part.rstrip("0123456789"))
+            shape, resized = told["shape"], {"mask": -1, "cache_k": -1, "cache_v": -2}.get(part.rstrip("0123456789"))
             if resized is not None:
                 shape[resized] = capacity
                 self._core.ResizeInputTensor(told["index"], shape.astype(np.int32), False, self._graph)
@@ -63,9 +63,9 @@ class Signature:
         """Puts the first ``count`` of keys and values that were made into the cache, from the position ``start`` on."""
         for name, value in made.items():
             if name.startswith("k"):
-                self.inputs[f"cache_{name}"][:, :, start : start + count] = value[:, :, :count]
+                self.inputs[f"cache_{name}"][..., start : start + count] = value[..., :count]
             elif name.startswith("v"):
-                self.inputs[f"cache_{name}"][:, start : start + count] = value[:, :count]
+                self.inputs[f"cache_{name}"][..., start : start + count, :] = value[..., :count, :]
 
 
 class Model:

@@ -139,12 +139,15 @@ def test_other_blocks(tmp_path, arch) -> None:
 @pytest.mark.slow
 @pytest.mark.timeout(1200)
 @pytest.mark.skipif(missing("litert") is not None, reason=f"{missing('litert')}")
-def test_prompts_of_any_length(tmp_path) -> None:
+@pytest.mark.parametrize(("heads", "kv_heads"), [(4, 2), (4, 1), (1, 1)])
+def test_prompts_of_any_length(tmp_path, heads, kv_heads) -> None:
     """Whole passes, a part of one, single tokens, and the last position; also with a cache of fewer positions."""
-    held = random_weights(ARCH, seed=0)
-    path = export_for("litert", Design(arch=ARCH), tmp_path, weights=held)
+    attention = replace(LAYER.attention, heads=heads, kv_heads=kv_heads)
+    arch = replace(ARCH, layers=(replace(LAYER, attention=attention),))
+    held = random_weights(arch, seed=0)
+    path = export_for("litert", Design(arch=arch), tmp_path, weights=held)
     tokens = np.random.default_rng(0).integers(0, 40, (1, 64))
-    wanted = torch_logits(ARCH, held, tokens)
+    wanted = torch_logits(arch, held, tokens)
     for capacity, lengths in ((64, (1, 4, 5, 31, 32, 33, 36, 37, 63, 64)), (40, (3, 37, 40))):
         session = RUNTIMES.load("litert")().open(path, capacity=capacity, batch=1, threads=2, options={})
         for length in lengths:
