@@ -76,8 +76,7 @@ class Decoder(nn.Module):
         if self.positions is not None:
             x_1TD = x_1TD + self.positions(positions_T)
         for number, owner in enumerate(self.order):
-            layer = self.layers[owner]
-            assert isinstance(layer, LayerModule)
+            layer: LayerModule = getattr(self.layers, owner)
             if layer.attention is not None:
                 q, k, v = self._projected(layer.attention, layer.read("attention", x_1TD), angles)
                 y_1TD = layer.attention.out(attend(number, q, k, v).flatten(2))
