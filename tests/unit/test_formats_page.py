@@ -35,7 +35,7 @@ def test_every_entry_was_run(block, tmp_path) -> None:
     train_tokenizer([file.read_text(encoding="utf-8") for file in DOCS.rglob("*.md")], 512).save(str(tokens))
     model = save_pretrained(arch, random_weights(arch, seed=0), tokens, tmp_path / "model")
     absent = {kind for kind in ("executorch", "litert") if missing(kind)}
-    for kind in set(holding(arch)) - {COMPRESSED} - absent:
+    for kind in set(holding(arch)) - {COMPRESSED, "coreml"} - absent:
         check = chipwise.export(model, to=kind, weights="fp32", out=tmp_path / kind).verified[0]
         assert check.decode_steps == 32
         assert check.greatest <= 1e-5 * check.largest

@@ -24,8 +24,8 @@ def command(
         str,
         typer.Option(
             "--to",
-            help="gguf (llama.cpp, Ollama), onnx (ONNX Runtime), openvino, executorch, litert, transformers.js, "
-            "hf (transformers) or compressed-tensors (vLLM); or several, separated by commas.",
+            help="gguf (llama.cpp, Ollama), onnx (ONNX Runtime), openvino, executorch, litert, coreml, "
+            "transformers.js, hf (transformers) or compressed-tensors (vLLM); or several, separated by commas.",
         ),
     ],
     weights: Annotated[

@@ -21,6 +21,7 @@ PACKAGES: Mapping[str, tuple[str, ...]] = {
         *("apache-tvm==0.27.0.post1", "apache-tvm-ffi==0.1.14.post0", "onnx==1.23.2", "onnxruntime==1.31.1"),
         *("cloudpickle", "psutil", "pyyaml", "scipy", "tornado", "xgboost"),
     ),
+    "coreml": ("coremltools==9.0", "torch==2.7.0", "numpy==2.3.5", "safetensors"),
     "litert": (
         *("litert-torch==0.10.0", "litert-converter==0.5.0", "ai-edge-litert==2.3.0", "ai-edge-quantizer==0.10.0"),
         *("torch==2.13.0", "torchao==0.18.0", "jax==0.10.2", "transformers==5.24.0", "safetensors", "psutil"),

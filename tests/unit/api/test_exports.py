@@ -180,7 +180,7 @@ def test_an_earlier_export_is_replaced_whole(model, tmp_path) -> None:
 @pytest.mark.parametrize(
     ("changes", "named"),
     [
-        ({"to": "coreml"}, r"to \(--to\): unknown file type 'coreml'; known: gguf, onnx, hf"),
+        ({"to": "ncnn"}, r"to \(--to\): unknown file type 'ncnn'; known: gguf, onnx, hf"),
         ({"to": "gguf", "weights": "q4_k_m"}, r"weights \(--weights\): gguf is not written in 'q4_k_m'; it has fp32, "),
         ({"to": "onnx", "weights": "bf16"}, r"onnx is not written in 'bf16'; --to gguf can; it has fp32, int8, int4"),
         ({"to": "hf", "weights": "int8"}, "hf is not written in 'int8'"),
@@ -213,7 +213,7 @@ def test_a_block_that_gguf_lacks_is_named_with_what_holds_it(tmp_path) -> None:
     gelu = FeedForward(width=64, activation="gelu")
     arch = replace(ARCH, layers=(Layer(attention=Attention(heads=2, kv_heads=1, head_size=16), ffn=gelu),))
     folder = save_pretrained(arch, random_weights(arch, seed=0), None, tmp_path / "model")
-    converted = ["executorch", "litert"]
+    converted = ["executorch", "litert", "coreml"]
     assert holding(arch) == ["hf", "onnx", "openvino", *converted, "compressed-tensors", "transformers.js"]
     with pytest.raises(Unsupported, match=r"no feed-forward of gated gelu.*use --to hf or --to onnx"):
         chipwise.export(folder, to="gguf", out=tmp_path / "out")

@@ -21,9 +21,9 @@ from chipwise.model.blocks.quantize import Packing
 from chipwise.model.walk.calibration import restored
 from chipwise.model.walk.weights import weight_shapes
 
-FORMATS = ("fp32", "int8", "int4")
-"""Weight formats of all of these files."""
-TITLES = {"executorch": "ExecuTorch", "litert": "LiteRT"}
+TITLES = {"executorch": "ExecuTorch", "litert": "LiteRT", "coreml": "Core ML"}
+FORMATS = {**dict.fromkeys(TITLES, ("fp32", "int8", "int4")), "coreml": ("fp32", "fp16", "int8", "int4")}
+"""Weight formats of these files."""
 GROUP = 32  # values along k that share an int4 scale
 
 
@@ -51,7 +51,8 @@ def convert(
     """Writes ``design`` with ``weights`` (named as the torch module's state dict) by the program ``module``.
 
     The environment has the name of the format, ``kind``. ``packing`` rounds matrices as for ONNX: int8 with a scale
-    for each row, int4 in groups of 32. Their inputs are rounded to int8 as they come, one scale for each position.
+    for each row, int4 in groups of 32. Their inputs are rounded to int8 as they come, one scale for each position, but
+    by Core ML.
 
     Raises:
         Unsupported: A block or a weight format has no such file.
@@ -62,8 +63,8 @@ def convert(
 
     packing = replace(packing, grid=replace(packing.grid, positive=True))
     check_blocks(design.arch, kind)
-    if lacks := set(design.formats.all) - set(FORMATS):
-        raise Unsupported(f"{TITLES[kind]} files are written in {', '.join(FORMATS)}, not {min(lacks)}")
+    if lacks := set(design.formats.all) - set(FORMATS[kind]):
+        raise Unsupported(f"{TITLES[kind]} files are written in {', '.join(FORMATS[kind])}, not {min(lacks)}")
     arch, held = restored(replace(design, weights="fp32"), weights, packing)
     held["head.weight"] = held["head.weight"].copy()  # safetensors stores no two names of one array
     formats, scales = dict[str, str](), dict[str, AnyArray]()
@@ -72,8 +73,11 @@ def convert(
             continue
         if form == "int4" and width % GROUP:
             raise Unsupported(f"{name}: int4 for {TITLES[kind]} needs rows of a multiple of {GROUP}, not {width}")
+        formats[name] = form
+        if form == "fp16":
+            continue
         packed = packing.pack(name, held[name], form)
-        formats[name], held[name] = form, packed.restored()
+        held[name] = packed.restored()
         scales[name] = np.ascontiguousarray(packed.scales.reshape(len(held[name]), -1))
     facts = {
         "design": design.digest,

@@ -10,6 +10,7 @@ Axes: T new tokens, D model width, N query heads, K KV heads, H head size, V voc
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -46,6 +47,8 @@ class Norm(nn.Module):
 class Decoder(nn.Module):
     """All of ``model`` but its attention and cache, which subclasses have."""
 
+    products: ClassVar[bool] = True  # whether norms are products
+
     def __init__(self, model: Transformer) -> None:
         super().__init__()
         arch = model.arch
@@ -61,7 +64,7 @@ class Decoder(nn.Module):
             self.register_buffer(f"sin{size}", torch.cat((-sin, sin), -1))
             self.register_buffer(f"swap{size}", torch.eye(size).roll(size // 2, 0))
         for name, module in list(self.named_modules()):
-            if isinstance(module, nn.RMSNorm | nn.LayerNorm):
+            if self.products and isinstance(module, nn.RMSNorm | nn.LayerNorm):
                 self.set_submodule(name, Norm(module))
 
     def states(self, tokens_1T: Tensor, positions_T: Tensor, attend: Attend) -> Tensor:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from chipwise.core.arrays import Float32Array
 from chipwise.core.files import read_mapping, write_json
-from chipwise.deploy.export import converted, executorch, litert
+from chipwise.deploy.export import converted, coreml, executorch, litert
 from chipwise.deploy.export.gguf import export as export_gguf
 from chipwise.deploy.export.gguf import layout
 from chipwise.deploy.export.gguf_read import GgufFile, read_weights
@@ -32,7 +32,7 @@ FORMATS = {
     "gguf": ("fp32", "fp16", "bf16", "int8", "int4"),
     "onnx": ("fp32", "int8", "int4"),
     "openvino": ("fp32", "int8", "int4"),
-    **dict.fromkeys(converted.TITLES, converted.FORMATS),
+    **converted.FORMATS,
     "transformers.js": ("fp32", "int8", "int4"),
     "hf": ("fp32",),
     COMPRESSED: ("fp8", "int4"),
@@ -163,6 +163,14 @@ def write_litert(
     """Writes ``model.tflite`` with the tokenizer and the folder's files about inputs and outputs."""
     litert.export(design, source.weights, folder / "model.tflite", packing=packing)
     return _with_tokenizer(source, folder, ["model.tflite"])
+
+
+def write_coreml(
+    source: Source, design: Design, folder: Path, packing: Packing = NEAREST
+) -> tuple[list[str], list[str]]:
+    """Writes the package ``model.mlpackage`` with the tokenizer and the folder's files about inputs and outputs."""
+    coreml.export(design, source.weights, folder / coreml.PACKAGE, packing=packing)
+    return _with_tokenizer(source, folder, coreml.files(folder))
 
 
 def _with_tokenizer(source: Source, folder: Path, names: list[str]) -> tuple[list[str], list[str]]:

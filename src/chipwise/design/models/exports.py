@@ -15,6 +15,7 @@ from chipwise.core.files import read_json, storage, write_json
 from chipwise.core.results import Result
 from chipwise.core.version import VERSION
 from chipwise.deploy.export import parity
+from chipwise.deploy.export.coreml import PACKAGE, UNVERIFIED
 from chipwise.deploy.export.exporters import check_memory
 from chipwise.deploy.export.hf_compressed import FILE, write_compressed
 from chipwise.deploy.export.layer_groups import LayerGroup, groups_of, groups_of_compressed, groups_of_gguf
@@ -26,6 +27,7 @@ from chipwise.deploy.export.sources import (
     Source,
     Writer,
     check_held,
+    write_coreml,
     write_executorch,
     write_gguf,
     write_hf,
@@ -53,6 +55,7 @@ USUAL = {
     "openvino": "fp32",
     "executorch": "fp32",
     "litert": "fp32",
+    "coreml": "fp16",
     "transformers.js": "fp32",
     COMPRESSED: "int4",
 }  # default weight formats for models without one
@@ -63,13 +66,20 @@ WRITERS: Mapping[str, Writer] = {
     "openvino": write_onnx,
     "executorch": write_executorch,
     "litert": write_litert,
+    "coreml": write_coreml,
     "transformers.js": write_transformers_js,
     COMPRESSED: write_compressed,
 }
 """The function that writes files of each type."""
 _OTHER_NAMES = {
     **{"ollama": "gguf", "llama.cpp": "gguf", "huggingface": "hf", "transformers": "hf", "onnxruntime": "onnx"},
-    **{"vllm": COMPRESSED, "transformersjs": "transformers.js", "tflite": "litert"},
+    **{
+        "vllm": COMPRESSED,
+        "transformersjs": "transformers.js",
+        "tflite": "litert",
+        "core-ml": "coreml",
+        "mlpackage": "coreml",
+    },
 }
 _RUN = {
     "gguf": 'llama-cli -m {folder}/model.gguf -p "The capital of France is"',
@@ -77,6 +87,7 @@ _RUN = {
     "openvino": "chipwise measure {folder}/model.onnx --runtime openvino",
     "executorch": "chipwise measure {folder}/model.pte --runtime executorch",
     "litert": "chipwise measure {folder}/model.tflite --runtime litert",
+    "coreml": "python -c \"import coremltools; coremltools.models.MLModel('{folder}/model.mlpackage')\"",
     "hf": "python -c \"import transformers; transformers.{auto}.from_pretrained('{folder}', trust_remote_code=True)\"",
     "transformers.js": "node -e \"import('@huggingface/transformers').then(async t => console.log(await (await "
     "t.pipeline('text-generation', '{folder}'))('The capital of France is')))\"",
@@ -152,10 +163,10 @@ def export(
         model: A run's folder (its winner is written), a winner's folder, a Hugging Face folder with weights, or a
             ``.gguf`` file.
         to: ``gguf`` (llama.cpp, Ollama), ``onnx`` (ONNX Runtime), ``openvino``, ``executorch``, ``litert``,
-            ``transformers.js``, ``hf`` (transformers) or ``compressed-tensors`` (transformers, vLLM).
+            ``coreml``, ``transformers.js``, ``hf`` (transformers) or ``compressed-tensors`` (transformers, vLLM).
         weights: Weight format: ``fp32``, ``fp16``, ``bf16``, ``int8``, ``fp8`` or ``int4``, if the file type has it;
             for GGUF also ``q8_0`` and ``q4_0``; or one for each layer and the head (``int4/int8 head:int8``). Default:
-            a winner's own, else fp16 for GGUF, int4 for compressed-tensors and fp32 for the others.
+            a winner's own, else fp16 for GGUF and Core ML, int4 for compressed-tensors and fp32 for the others.
         out: Folder to write: a new one, an empty one or an earlier export. Default: ``NAME-TO`` here, or
             ``RUN/export-TO`` for a run.
         verify: Whether to run the files and compare their outputs with those of torch.
@@ -174,7 +185,7 @@ def export(
         StudyError: The run has no winner yet.
         Unsupported: The file type cannot hold a block of the model; the message says which type can.
         MissingExtra: A package is not installed.
-        Unreachable: The environment of ``executorch`` or ``litert`` is missing; the message says how to make it.
+        Unreachable: The environment of ExecuTorch, LiteRT or Core ML is missing; the message says how to make it.
         StorageError: The files cannot be written.
     """
     kind = _kind(to)
@@ -342,13 +353,13 @@ def _check_folder(folder: Path, source: Path) -> None:
 
 
 def _earlier(folder: Path) -> list[str] | None:
-    """The file names of an earlier export, at most one folder deep; None if there was none."""
+    """The file names of an earlier export, at most one folder deep, or a package's folder; None if there was none."""
     for manifest, schema in EARLIER.items():
         path = folder / manifest
         held = read_json(path) if path.is_file() else None
         if isinstance(held, dict) and held.get("schema") == schema and isinstance(held.get("files"), dict):
             names = [name for name in held["files"] if name in (Path(name).name, f"onnx/{Path(name).name}")]
-            return [manifest, *names]
+            return [manifest, *names, *{PACKAGE for name in held["files"] if name.startswith(f"{PACKAGE}/")}]
     return None
 
 
@@ -415,6 +426,8 @@ def _verified(
             "",
         ),
     }
+    if kind == "coreml":
+        return [], "", [UNVERIFIED]
     if kind == "gguf" and not llama_server.available():
         return [], "", ["llama.cpp is not installed: pip install 'chipwise[all]' brings it (xllamacpp)"]
     if kind == "gguf" and notes:
@@ -437,7 +450,7 @@ def _staged(folder: Path) -> Iterator[Path]:
             yield stage
             folder.mkdir(exist_ok=True)
             for name in _earlier(folder) or []:
-                (folder / name).unlink(missing_ok=True)
+                (folder / name).unlink(missing_ok=True) if name != PACKAGE else shutil.rmtree(folder / name, True)
             with contextlib.suppress(OSError):  # the folder of an earlier export, if it is empty now
                 (folder / "onnx").rmdir()
             for path in sorted(stage.iterdir(), key=lambda path: path.name == MANIFEST):  # the manifest is moved last

@@ -94,9 +94,9 @@ def test_parts_of_a_gguf_file_by_hand(tmp_path: Path) -> None:
 
 def test_what_can_hold_a_model() -> None:
     others = ["compressed-tensors", "transformers.js"]
-    assert holding(ARCH) == ["gguf", "hf", "onnx", "openvino", "executorch", "litert", *others]
+    assert holding(ARCH) == ["gguf", "hf", "onnx", "openvino", "executorch", "litert", "coreml", *others]
     plain = replace(ARCH, layers=(replace(ARCH.layers[0], ffn=FeedForward(width=64, gated=False)),) * 3)
-    assert holding(plain) == ["hf", "onnx", "openvino", "executorch", "litert"]
+    assert holding(plain) == ["hf", "onnx", "openvino", "executorch", "litert", "coreml"]
     check_held(plain, "onnx")
     with pytest.raises(Unsupported, match=r"feed-forward of plain silu.*; use --to hf or --to onnx"):
         check_held(plain, "gguf")
