@@ -250,7 +250,12 @@ def _command(kind: str, folder: Path, design: Design) -> str:
 def _groups(kind: str, stage: Path, files: list[str], design: Design, grid: Grid) -> list[LayerGroup]:
     if kind == "gguf":
         return groups_of_gguf(stage / files[0])
-    return groups_of_compressed(stage / FILE) if kind == COMPRESSED else groups_of(design, grid)
+    if kind == COMPRESSED:
+        return groups_of_compressed(stage / FILE)
+    found = groups_of(design, grid)
+    if kind != "coreml" or "fp32" in design.formats.all:
+        return found
+    return [replace(part, format="fp16", bytes=part.bytes // 2) if part.format == "fp32" else part for part in found]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -68,6 +68,7 @@ def test_an_export_is_a_package_and_says_that_it_was_not_run(model, tmp_path) ->
     inside = f"{PACKAGE}/Data/com.apple.CoreML"
     assert set(found.files) >= {f"{PACKAGE}/Manifest.json", f"{inside}/model.mlmodel", f"{inside}/weights/weight.bin"}
     assert (found.weights, found.verified, found.unverified) == ("fp16", (), (UNVERIFIED,))
+    assert {part.format for part in found.groups} == {"fp16"}  # what computes in FP16 is stored so
     told = json.loads((tmp_path / "out" / "manifest.json").read_text())
     assert told["unverified"] == [UNVERIFIED]
     assert "tokenizer.json" in told["files"]
