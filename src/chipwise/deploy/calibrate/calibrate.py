@@ -61,7 +61,7 @@ MODELS = {"with nodes": (12, 120), "alone": (60, 96)}  # fewest and most small m
 NODES_TIMED = ("onnxruntime", "fake")  # runtimes whose nodes are timed in ONNX Runtime (fake is a test double)
 NOT_TEXT = {"images": ("onnxruntime", "browser", "fake"), "ranking": NODES_TIMED, "sounds": NODES_TIMED}
 """Runtimes in which other models than those of text are measured, by kind."""
-SMALL_ONLY = ("browser", "wllama", "executorch", "litert", "fake")  # no models of hundreds of megabytes are measured in them
+SMALL_ONLY = ("browser", "wllama", "executorch", "litert", "fake")  # no models of hundreds of megabytes there
 LOADING_COPIES = 5  # copies of the weights that may be in memory while a model is exported and loaded
 
 
