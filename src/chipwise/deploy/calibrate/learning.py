@@ -50,7 +50,7 @@ ROUNDS = 4  # rounds of down-weighting outliers
 LEAST_MODELS = 6  # fewest models for a smooth residual; with fewer only factors are fitted
 LEAST_MEASURED = 3  # fewest models in the store of measurements for a fit
 LEAST_CHECKED = 12  # fewest models whose errors replace those of calibration
-FOLDS = 5  # coprime to the cycles of formats and prompts in random models, so that every fold has all of them
+FOLDS = 5  # coprime to the cycles of formats, prompts and new processes, so that every fold has all of them
 PRIOR_MODELS = 1.0  # weight of the prior "no correction", in models
 Pair = tuple[float, float, float]  # predicted, measured, stored bytes of weights
 Check = Mapping[str, CheckError]
@@ -316,6 +316,7 @@ def refit(profile: MachineProfile, seen: Prepared, *, memory: bool = True) -> Ma
     """
     if not len(seen.observed):
         return profile
+    measured = any(item.peak_memory_bytes is not None for item in seen.observed)
     known = {phase: profile.calibration_models.get(phase.value) for phase in Phase}
     tables = {
         phase: table if (rows := known[phase]) is None else PhaseTable.from_rows(rows) + table
@@ -325,7 +326,7 @@ def refit(profile: MachineProfile, seen: Prepared, *, memory: bool = True) -> Ma
         profile,
         residuals={phase.value: fit_residual(table) for phase, table in tables.items()},
         tails={phase.value: fit_tail(table) or profile.tails[phase.value] for phase, table in tables.items()},
-        memory=fit_memory(seen.observed, profile.runtime) if memory else profile.memory,
+        memory=fit_memory(seen.observed, profile.runtime) if memory and measured else profile.memory,
     )
 
 

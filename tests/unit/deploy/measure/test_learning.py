@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from chipwise.deploy.calibrate.learning import (
+    FOLDS,
     PhaseTable,
     compare,
     correction,
@@ -22,6 +23,7 @@ from chipwise.deploy.calibrate.learning import (
     refit,
 )
 from chipwise.deploy.calibrate.random_models import random_designs
+from chipwise.deploy.runtimes import NEEDS
 from chipwise.hardware.device import MachineProfile, MemoryCost
 from chipwise.model.arch.design import Design
 from chipwise.model.arch.formats import formats_word
@@ -221,6 +223,15 @@ def test_no_measurement_leaves_the_profile_as_it_is() -> None:
     assert refit(core_like(), seen[[]]) == core_like()
     alone = held_out_predictions(core_like(), seen)
     np.testing.assert_allclose(alone["decode"], predictions(core_like(), seen)["decode"])
+
+
+def test_memory_that_only_the_first_model_of_each_process_tells_is_known_in_every_fold() -> None:
+    """A process's peak is that of all its models, so later ones tell none; no fold may leave out all that do."""
+    for needs in NEEDS.values():
+        telling = range(0, 60, needs.models_per_start)  # a calibration has 60 models or more
+        assert all(any(i % FOLDS != fold for i in telling) for fold in range(FOLDS))
+    blind = prepare(core_like(), truths(core_like(), 12, seed=0))
+    assert refit(core_like(), blind).memory == core_like().memory
 
 
 def test_few_models_widen_the_spread() -> None:
