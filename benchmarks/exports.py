@@ -68,6 +68,7 @@ RUNTIMES_OF = {
     "openvino": ("openvino",),
     "executorch": ("executorch",),
     "litert": ("litert",),
+    "coreml": ("coreml",),
     "gguf": ("llama.cpp",),
     "hf": ("transformers",),
     "transformers.js": ("transformers.js",),
@@ -161,6 +162,8 @@ class Case:
                 return told, ids, found, self.own(ids)
             case "vllm":
                 raise Unverified("vLLM was not installed")
+            case "coreml":
+                raise Unverified("Core ML runs on macOS alone; its tools read the package again")
         if (lack := missing(self.runtime)) is not None:
             raise Unverified(lack)
         opener = RUNTIMES.load(self.runtime)()

@@ -15,7 +15,7 @@ from chipwise.deploy.export.sources import FORMATS, holding
 from chipwise.model.arch.arch import ArchSpec, uniform
 
 PAGE = Path(__file__).parents[1] / "formats.md"
-RESULTS = Path(__file__).parents[2] / "benchmarks" / "exports-2026-11-27.csv"
+RESULTS = Path(__file__).parents[2] / "benchmarks"
 MODELS = {
     "uniform": "uniform, 256×4",
     "layers that differ": "layers that differ",
@@ -45,6 +45,7 @@ TITLES = {
     "transformers.js": "transformers.js in Chromium",
     "torch": "PyTorch",
     "vllm": "vLLM",
+    "coreml": "Core ML",
 }
 HEAD = """# File formats
 
@@ -87,9 +88,12 @@ def blocks() -> dict[str, ArchSpec]:
 
 
 def results() -> list[dict[str, str]]:
-    """The rows of the benchmark."""
-    with RESULTS.open(newline="", encoding="utf-8") as stream:
-        return list(csv.DictReader(stream))
+    """The rows of the benchmark's tables."""
+    rows: list[dict[str, str]] = []
+    for path in sorted(RESULTS.glob("exports-*.csv")):
+        with path.open(newline="", encoding="utf-8") as stream:
+            rows += csv.DictReader(stream)
+    return rows
 
 
 def page() -> str:

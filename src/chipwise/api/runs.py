@@ -10,7 +10,7 @@ from chipwise.core.arguments import public
 from chipwise.core.files import read_json, resumable
 from chipwise.core.units import parse_field
 from chipwise.deploy.export.hf import require_folder
-from chipwise.deploy.runtimes import RUNTIMES, missing
+from chipwise.deploy.runtimes import RUNTIMES, measured_instead, missing
 from chipwise.design import quantize as formats
 from chipwise.design.models.this_machine import is_here
 from chipwise.design.phases.one_model import (
@@ -27,7 +27,7 @@ from chipwise.design.run.folder import RunFolder, holds_run
 from chipwise.design.run.progress import Status, seen, silent
 from chipwise.design.run.spec import RunSpec
 from chipwise.design.run.start_spec import StartSpec, any_spec, load_any
-from chipwise.errors import InputError, SpecError, StudyError, UnknownName, nearest, short
+from chipwise.errors import InputError, SpecError, StudyError, UnknownName, short
 from chipwise.hardware import datasheet
 from chipwise.model.arch.arch import ArchSpec
 from chipwise.model.published.read import resolve
@@ -120,7 +120,7 @@ def search(
     file = str(spec) if isinstance(spec, str | Path) else None
     observer = seen() if on_progress is None else on_progress
     if wanted.target.sheet is None and wanted.target.runtime not in RUNTIMES:
-        known = nearest(wanted.target.runtime, RUNTIMES.names())
+        known = measured_instead(wanted.target.runtime)
         raise SpecError(f"unknown runtime {short(wanted.target.runtime)}; {known}", file=file, field="target.runtime")
     if wanted.target.local and (lack := missing(wanted.target.runtime)):
         raise SpecError(f"{wanted.target.runtime} cannot be measured here: {lack}", file=file, field="target.runtime")

@@ -37,11 +37,12 @@ class Norm(nn.Module):
         self.register_buffer("eps", torch.tensor([norm.eps]))
 
     def forward(self, x: Tensor) -> Tensor:
-        """``x`` (…, width), normed."""
+        """``x`` (1, width), (1, T, width) or (1, T, N, width), normed."""
+        flat = x.flatten(1, 2) if x.dim() == 4 else x  # LiteRT's converter multiplies at most three axes by one row
         if self.centred:
-            x = x - F.linear(x, self.row)
-        x = x * torch.rsqrt(F.linear(x * x, self.row) + self.eps) * self.weight
-        return x if self.bias is None else x + self.bias
+            flat = flat - F.linear(flat, self.row)
+        flat = flat * torch.rsqrt(F.linear(flat * flat, self.row) + self.eps) * self.weight
+        return (flat if self.bias is None else flat + self.bias).view(x.shape)
 
 
 class Decoder(nn.Module):

@@ -12,7 +12,7 @@ from chipwise.core import units
 from chipwise.core.arrays import AnyArray
 from chipwise.core.places import data_folder
 from chipwise.core.tables import Table
-from chipwise.deploy.runtimes import RUNTIMES
+from chipwise.deploy.runtimes import RUNTIMES, measured_instead
 from chipwise.errors import DoesNotFit, UnknownName, Unsupported
 from chipwise.model.arch.arch import uniform
 from chipwise.model.arch.design import Design
@@ -156,7 +156,7 @@ def check_exporter(runtime: str) -> None:
         Unsupported: No exporter writes files for it.
     """
     if runtime not in RUNTIMES:
-        raise UnknownName("runtime", runtime, RUNTIMES.names())
+        raise UnknownName("runtime", runtime, RUNTIMES.names(), said=measured_instead(runtime))
     if runtime not in EXPORTERS:
         raise Unsupported(
             f"there is no exporter for {runtime}; give it a model file, or add an entry point chipwise.exporters"

@@ -25,7 +25,7 @@ from chipwise.deploy.measure.messages import Reply, Request
 from chipwise.deploy.measure.reference_work import medians, own_speeds
 from chipwise.deploy.measure.remote import check_connection, prepare_remote
 from chipwise.deploy.measure.verdict import Verdict, judge, spread
-from chipwise.deploy.runtimes import NEEDS, RUNTIMES, loading_s
+from chipwise.deploy.runtimes import NEEDS, RUNTIMES, loading_s, measured_instead
 from chipwise.errors import InputError, MeasurementError, UnknownName, Unreachable, WorkerError
 from chipwise.hardware.detect import detect
 from chipwise.model.ops.workload import Workload
@@ -113,7 +113,7 @@ def measure(
     if remote is None:
         check_threads(threads)
     if runtime not in RUNTIMES:
-        raise UnknownName("runtime", runtime, RUNTIMES.names())
+        raise UnknownName("runtime", runtime, RUNTIMES.names(), said=measured_instead(runtime))
     timeout_s += loading_s(runtime) + int(S_PER_BYTE * stored_size(Path(model)))
     tries: list[tuple[Verdict, Reply, tuple[int, ...]]] = []
     for _ in range(max(1, attempts)):

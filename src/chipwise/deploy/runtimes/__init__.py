@@ -19,7 +19,7 @@ import numpy.typing as npt
 
 from chipwise.core.environments import lacking
 from chipwise.core.tables import Table
-from chipwise.errors import MeasurementError, UnknownName
+from chipwise.errors import MeasurementError, UnknownName, nearest
 from chipwise.hardware.runtime import runtime_named
 
 TEXT_INPUTS = ("input_ids", "attention_mask", "position_ids", "token_type_ids")
@@ -211,6 +211,19 @@ def table_name(runtime: str) -> str:
     except UnknownName:
         return runtime
     return next((name for name in RUNTIMES.names() if name == known.name or name in known.aliases), runtime)
+
+
+def measured_instead(runtime: str) -> str:
+    """Half a sentence with names in ``RUNTIMES`` for one that is not there: similar ones, or all if it is predicted.
+
+    >>> measured_instead("onnxruntme")
+    "did you mean 'onnxruntime'?"
+    """
+    try:
+        title = runtime_named(runtime).title
+    except UnknownName:
+        return nearest(runtime, RUNTIMES.names())
+    return f"{title} is predicted for data sheets, not measured; measured are {', '.join(sorted(RUNTIMES.names()))}"
 
 
 def clock_of(session: Session) -> Callable[[], float]:
