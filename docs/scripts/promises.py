@@ -148,7 +148,7 @@ class Promise:
 FUSED = r"without the runtime's optimisations +\d.*"
 HELD = r"(a token [^:]*? holds: priced at [\s\S]*?)\s+of memory"
 PRIOR = r"\d+ trainings? in"
-FILES = "files for LiteRT, Core ML and QNN, and a run on a board or phone"
+FILES = "files for QNN, and a run on a board or phone"
 THREE = r"weights [\s\S]*? activations [\s\S]*? KV [\s\S]*?a token, predicted"
 GPU = "a GPU; the same scripts are tested on the processor"
 TPOT, TTFT, MFU = r"TPOT +[\d.]+ .?s", r"TTFT of one prompt +[\d.]+ .?s", r"MFU [\d.]+ %, MBU [\d.]+ %"
