@@ -59,13 +59,15 @@ def row(name: str, trials: int) -> dict[str, object]:
     """One encoder, untuned and tuned."""
     torch.manual_seed(0)
     module, x = ENCODERS[name]()
-    untuned = chipwise.measure_compiled(module, inputs=(x,), trials=0, keep=False)
     begun = time.perf_counter()
     race = chipwise.measure_compiled(module, inputs=(x,), trials=trials, keep=False).race
     assert race is not None
+    tuning_s = time.perf_counter() - begun
+    print(name, race, f"{tuning_s:.0f} s", flush=True)
+    untuned = chipwise.measure_compiled(module, inputs=(x,), trials=0, keep=False)
     slower, low, high = race.slower
     return {
-        "encoder": name, "trials": trials, "tuning_s": f"{time.perf_counter() - begun:.0f}",
+        "encoder": name, "trials": trials, "tuning_s": f"{tuning_s:.0f}",
         "untuned_s": f"{untuned.metrics['ttft_p50']:.4g}", "tuned_s": f"{race.seconds:.4g}",
         "onnxruntime_s": f"{race.other_s:.4g}", "slower_than_onnxruntime": f"{slower:.3g}",
         "low": f"{low:.3g}", "high": f"{high:.3g}", "difference": f"{race.difference:.2g}",

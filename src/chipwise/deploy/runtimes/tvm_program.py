@@ -25,6 +25,8 @@ from tvm.ir.utils import derived_object  # noqa: E402
 from tvm.relax import transform  # noqa: E402
 from tvm.relax.frontend.onnx import from_onnx  # noqa: E402
 from tvm.s_tir import meta_schedule  # noqa: E402
+from tvm.s_tir.meta_schedule.builder import BuilderResult  # noqa: E402
+from tvm.s_tir.meta_schedule.builder.local_builder import default_build, default_export  # noqa: E402
 
 from chipwise.core.arrays import AnyArray  # noqa: E402
 from chipwise.core.digest import digest  # noqa: E402
@@ -34,8 +36,8 @@ from chipwise.deploy.graphs.profiling import slower  # noqa: E402
 from chipwise.deploy.runtimes.onnx_session import open_file, session_options  # noqa: E402
 from chipwise.errors import MeasurementError, line_of  # noqa: E402
 
-BUILD_S, RUN_S = 180.0, 60.0  # most seconds of a trial; TVM's usual 30 are too few for its compiler on a busy machine
-FEWEST, MOST = 4, 64  # schedules of one kernel that are tried at a time
+RUN_S = 60.0  # most seconds of a trial
+FEWEST, MOST = 16, 64  # schedules of one kernel that are tried at a time; each time costs seconds of proposing them
 FILES = ("database_tuning_record.json", "database_workload.json")  # of TVM, one record a line
 FINISHED = "finished.json"
 MOST_BYTES = 2**31 - 1  # of a file in one piece
@@ -157,7 +159,7 @@ def tuned(graph: Imported, room: Path, trials: int, report: Report) -> Message:
             work_dir=str(folder),
             max_trials_global=trials - tried,
             num_trials_per_iter=max(FEWEST, min(MOST, trials // (2 * len(kernels)))),  # so that each has its turn
-            builder=meta_schedule.builder.LocalBuilder(max_workers=os.cpu_count(), timeout_sec=BUILD_S),
+            builder=Builder(),
             runner=meta_schedule.runner.LocalRunner(timeout_sec=RUN_S),
             measure_callbacks=[
                 *meta_schedule.measure_callback.MeasureCallback.create("default"),
@@ -177,6 +179,21 @@ def whole_lines(path: Path) -> int:
     if whole != content:
         path.write_bytes(whole)
     return whole.count(b"\n")
+
+
+@derived_object
+class Builder(meta_schedule.builder.PyBuilder):
+    """Compiles in this process; TVM's own builder starts processes that import TVM for every few schedules."""
+
+    def build(self, build_inputs: Sequence[meta_schedule.builder.BuilderInput]) -> list[object]:
+        """The path of each compiled kernel, or why there is none."""
+        found = []
+        for each in build_inputs:
+            try:
+                found.append(BuilderResult(default_export(default_build(each.mod, each.target, None)), None))
+            except Exception as error:  # no common base class; the search goes on with other schedules
+                found.append(BuilderResult(None, line_of(error)))
+        return found
 
 
 @derived_object
