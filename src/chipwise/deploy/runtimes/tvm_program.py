@@ -26,7 +26,8 @@ from tvm.relax import transform  # noqa: E402
 from tvm.relax.frontend.onnx import from_onnx  # noqa: E402
 from tvm.s_tir import meta_schedule  # noqa: E402
 from tvm.s_tir.meta_schedule.builder import BuilderResult  # noqa: E402
-from tvm.s_tir.meta_schedule.builder.local_builder import default_build, default_export  # noqa: E402
+from tvm.s_tir.meta_schedule.builder.local_builder import _worker_func  # noqa: E402
+from tvm.support.popen_pool import PopenPoolExecutor, StatusKind  # noqa: E402
 
 from chipwise.core.arrays import AnyArray  # noqa: E402
 from chipwise.core.digest import digest  # noqa: E402
@@ -36,7 +37,7 @@ from chipwise.deploy.graphs.profiling import slower  # noqa: E402
 from chipwise.deploy.runtimes.onnx_session import open_file, session_options  # noqa: E402
 from chipwise.errors import MeasurementError, line_of  # noqa: E402
 
-RUN_S = 60.0  # most seconds of a trial
+BUILD_S, RUN_S = 60.0, 60.0  # most seconds of a trial
 FEWEST, MOST = 16, 64  # schedules of one kernel that are tried at a time; each time costs seconds of proposing them
 FILES = ("database_tuning_record.json", "database_workload.json")  # of TVM, one record a line
 FINISHED = "finished.json"
@@ -183,17 +184,22 @@ def whole_lines(path: Path) -> int:
 
 @derived_object
 class Builder(meta_schedule.builder.PyBuilder):
-    """Compiles in this process; TVM's own builder starts processes that import TVM for every few schedules."""
+    """Compiles in processes that stay; TVM's own builder starts new ones, which import TVM, for every few schedules."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.pool = PopenPoolExecutor(max_workers=os.cpu_count(), timeout=BUILD_S)
 
     def build(self, build_inputs: Sequence[meta_schedule.builder.BuilderInput]) -> list[object]:
         """The path of each compiled kernel, or why there is none."""
-        found = []
-        for each in build_inputs:
-            try:
-                found.append(BuilderResult(default_export(default_build(each.mod, each.target, None)), None))
-            except Exception as error:  # no common base class; the search goes on with other schedules
-                found.append(BuilderResult(None, line_of(error)))
-        return found
+        asked = [(None, None, each.mod, each.target, None) for each in build_inputs]
+        told = self.pool.map_with_error_catching(lambda one: _worker_func(*one), asked)
+        return [
+            BuilderResult(each.value, None)
+            if each.status == StatusKind.COMPLETE
+            else BuilderResult(None, line_of(each.value or f"not compiled within {BUILD_S:g} s"))
+            for each in told
+        ]
 
 
 @derived_object
