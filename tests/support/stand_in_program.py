@@ -1,4 +1,4 @@
-"""A program in the place of an environment's Python: it computes with torch, and its files are torch's."""
+"""A program in the place of an environment's Python: one given, or one that computes with torch."""
 
 from __future__ import annotations
 
@@ -47,8 +47,11 @@ serve(answer)
 """
 
 
-def write_program(place: Path) -> Path:
-    """Writes the program; both the converter and the runtime of any format in an environment of its own."""
-    place.write_text(_SOURCE.format(python=sys.executable, path=[str(Path(chipwise.__file__).parents[1])]))
+def write_program(place: Path, source: str = _SOURCE) -> Path:
+    """Writes the program; by default both converter and runtime of any format in an environment of its own.
+
+    ``source`` has ``{python}`` and ``{path!r}`` where this Python and the folder of chipwise belong.
+    """
+    place.write_text(source.format(python=sys.executable, path=[str(Path(chipwise.__file__).parents[1])]))
     place.chmod(0o755)
     return place

@@ -71,7 +71,7 @@ def command(
     Prints sizes, the format of each part, how far the runtime's outputs differ from torch's, and what was not run; also
     in manifest.json. With several formats, those that lack a block are refused and the others are written.
     GGUF files are checked with llama.cpp from the package xllamacpp (pip install 'chipwise[all]'). The tools of
-    ExecuTorch and LiteRT each live in a Python environment of their own; without it, the message says how to make it.
+    ExecuTorch, LiteRT and Core ML each live in a Python environment of their own; the message says how to make it.
     """
     kinds = [kind.strip() for kind in to.split(",") if kind.strip()]
     written, refused = [], {}

@@ -104,21 +104,24 @@ def fusions_table(found: answers.Fusions) -> None:
     if (alone := found.separate) is not None:
         name = f"its grouped products ({alone.groups}) one by one"
         rows.append((name, alone.operators, alone.seconds, alone.slower))
-    for name, operators, seconds, (slower, low, high) in rows:
-        within = "" if low is None or high is None else f" ({low:.3g} to {high:.3g})"
-        table.add(name, str(operators), units.show(seconds, "time"), f"{slower:.3g}{within}")
+    for name, operators, seconds, slower in rows:
+        table.add(name, str(operators), units.show(seconds, "time"), _ratio(slower))
     print_table(table)
 
 
 def race_line(found: answers.Race, trials: int) -> None:
     """A graph in TVM beside ONNX Runtime."""
-    slower, low, high = found.slower
-    within = "" if low is None or high is None else f" ({low:.3g} to {high:.3g})"
     here, there = (units.show(seconds, "time") for seconds in (found.seconds, found.other_s))
     say(
-        f"in turns with ONNX Runtime: {here} a pass after {trials:,} trials, {there} there, {slower:.3g}{within} times "
-        f"as long; outputs differ by at most {found.difference:.2g} of the largest"
+        f"in turns with ONNX Runtime: {here} a pass after {trials:,} trials, {there} there, {_ratio(found.slower)} "
+        f"times as long; outputs differ by at most {found.difference:.2g} of the largest"
     )
+
+
+def _ratio(slower: Interval) -> str:
+    """How many times as long something takes, with its interval if that is known."""
+    value, low, high = slower
+    return f"{value:.3g}" + ("" if low is None or high is None else f" ({low:.3g} to {high:.3g})")
 
 
 def _lists(value: object) -> list[list[int]]:

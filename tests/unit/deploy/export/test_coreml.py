@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -23,6 +22,7 @@ from chipwise.model.arch.design import Design
 from chipwise.model.blocks.quantize import NEAREST
 from chipwise.model.walk.calibration import restored
 from chipwise.training.data.tokenizer import train_tokenizer
+from support.stand_in_program import write_program
 
 ARCH = uniform(vocab_size=270, d_model=32, depth=2, heads=4, kv_heads=2, ffn_width=64, max_tokens=24)
 LAYER = ARCH.layers[0]
@@ -56,10 +56,7 @@ def model(tmp_path):
 @pytest.fixture
 def stand_in(tmp_path, monkeypatch):
     """A program in the place of the environment's Python."""
-    place = tmp_path / "python"
-    place.write_text(STAND_IN.format(python=sys.executable, path=[str(Path(chipwise.__file__).parents[1])]))
-    place.chmod(0o755)
-    monkeypatch.setenv("CHIPWISE_COREML", str(place))
+    monkeypatch.setenv("CHIPWISE_COREML", str(write_program(tmp_path / "python", STAND_IN)))
 
 
 @pytest.mark.usefixtures("stand_in")

@@ -6,7 +6,6 @@ The graph is softmax(x w), of ONNX's own operators.
 from __future__ import annotations
 
 import re
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -18,6 +17,7 @@ from chipwise.cli.app import app
 from chipwise.core.environments import install_command
 from chipwise.deploy.runtimes import RUNTIMES, missing
 from chipwise.errors import InputError, MeasurementError, Unreachable
+from support.stand_in_program import write_program
 
 onnx = pytest.importorskip("onnx")
 pytest.importorskip("onnxruntime")
@@ -85,10 +85,7 @@ def graph(tmp_path: Path) -> Path:
 @pytest.fixture
 def stand_in(tmp_path, monkeypatch):
     """A program in the place of the environment's Python."""
-    program = tmp_path / "python"
-    program.write_text(STAND_IN.format(python=sys.executable, path=[str(Path(chipwise.__file__).parents[1])]))
-    program.chmod(0o755)
-    monkeypatch.setenv("CHIPWISE_TVM", str(program))
+    monkeypatch.setenv("CHIPWISE_TVM", str(write_program(tmp_path / "python", STAND_IN)))
 
 
 SHAPE = {"shapes": {"x": SIZES[:2]}, "keep": False}
